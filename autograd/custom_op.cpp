@@ -75,8 +75,8 @@ CustomOp custom_op(std::string name, GraphFunctions functions) {
         throw Error(in_context("[" + name + "] its forward returned a tensor that is " +
                                    (t.defined() ? "of a different graph" : "undefined"),
                                where));
-    // Copies the outputs inside the region. Then only the region's gradient reaches them, and at most one
-    // region ends at a node.
+    // Copies the outputs inside the region. Only the region's gradient then reaches these copies, and at most
+    // one region ends at each node.
     for (Tensor& t : out)
       if (graph.values()[t.id()].root < first_value) t = copy({t, where});
     if (graph.custom_gradient_ending_at(static_cast<NodeId>(graph.nodes().size() - 1)))
@@ -108,8 +108,8 @@ struct HostBackwardAttrs {
   void fields(auto&& field) const { field("inputs", inputs), field("outputs", outputs); }
 };
 
-// Stores the backward of a host op. It is an ordinary op, but not in a list of ops, because nothing looks it
-// up by name. Its inputs are in…, out…, z…, and it writes one z_in per floating input.
+// Stores the backward of a host op. This backward is an ordinary op. It is not in a list of ops, because
+// nothing looks it up by name. Its inputs are in…, out…, z…, and it writes one z_in per floating input.
 const Op& keep_backward(const HostOp& host) {
   static auto& mutex = *new std::mutex;
   static auto& kept = *new std::deque<Op>;  // addresses stay valid, even after static objects are destroyed

@@ -1,6 +1,6 @@
-// User-defined ops: a forward with a custom backward [Stratos, Efficient Attention §C], as graph code or as
-// C++ functions on host memory. Both give a CustomOp, which is called like any op. gradients() uses the given
-// backward.
+// User-defined ops. The user provides a forward and a backward [Stratos, Efficient Attention §C], as graph
+// code or as C++ functions on host memory. The result is a CustomOp, which is called like any other op.
+// gradients() uses the user's backward.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,8 @@ namespace tg {
 // A user-defined op that can be called like a built-in one.
 class CustomOp {
  public:
-  // Records the op and returns all outputs. At least one argument is a tensor. Errors have the caller's
-  // source line.
+  // Records the op and returns all outputs. At least one argument must be a tensor. Error messages contain
+  // the caller's source line.
   std::vector<Tensor> all(std::initializer_list<TensorArg> in) const;
   // Same with the source line as an argument.
   std::vector<Tensor> all(std::span<const Tensor> in, Where where) const;
@@ -39,11 +39,11 @@ class CustomOp {
 
 // A user-defined op as graph code. Its nodes can be differentiated again.
 struct GraphFunctions {
-  // Computes the outputs. It may use only its arguments and constants: reading a parameter or another tensor
-  // throws Error, because its gradient would be lost.
+  // Computes the outputs. The function may use only its arguments and constants. If it reads a parameter or
+  // another tensor, Error is thrown, because the gradient of that tensor would be lost.
   std::function<std::vector<Tensor>(const std::vector<Tensor>& in)> forward = {};
-  // Computes z_in of each input, undefined for inputs without a gradient, from the inputs, the outputs and z
-  // = ∂L/∂out of each output. z is zero if no gradient arrives.
+  // Computes z_in for each input. The arguments are the inputs, the outputs and, for each output, z =
+  // ∂L/∂out. z_in may be undefined for an input without a gradient. z is zero if no gradient arrives.
   std::function<std::vector<Tensor>(const std::vector<Tensor>& in, const std::vector<Tensor>& out,
                                     const std::vector<Tensor>& z)>
       backward;
@@ -56,27 +56,28 @@ struct HostGradient {
   std::span<const HostView> in;    // inputs of the op
   std::span<const HostView> out;   // its outputs
   std::span<const HostView> z;     // z = ∂L/∂out of each output
-  std::span<const HostView> z_in;  // to be written: one per floating input, in order
+  std::span<const HostView> z_in;  // results: one per floating input, in order
 };
-// A user-defined op as C++ functions on host memory, run by one thread. In a CUDA program, operands are
-// copied to the host and results back. Operands are row-major: others are copied first.
+// A user-defined op as C++ functions on host memory. One thread runs them. In a CUDA program, operands are
+// copied to the host, and results are copied back. Operands that are not row-major are copied first.
 struct HostOp {
   std::string name;      // unique name; see Op::name
   std::string doc = {};  // see Op::doc
-  // Returns the dtype and shape of each output; layouts are row-major. Default: one output like the first
-  // input.
+  // Returns the dtype and shape of each output. Outputs are row-major. By default there is one output with
+  // the dtype and shape of the first input.
   std::function<std::vector<OutSpec>(std::span<const Operand>)> infer = {};
   // Computes the outputs. It may compile and run other programs. An exception fails the run with an Error
   // (see Program::run).
   std::function<void(std::span<const HostView> in, std::span<const HostView> out)> forward = {};
   // Computes the gradients of the floating inputs. Optional: without it the op is not differentiable.
   std::function<void(const HostGradient&)> backward = {};
-  // Samples for gradcheck and the tests: a name and the inputs. A sample without `call` calls the op itself.
+  // Samples for gradcheck and the tests. A sample needs only a name and inputs: without `call`, it calls this
+  // op.
   std::vector<Sample> samples = {};
   Where where = Where::current();  // see Op::where
 };
-// Registers the op in all_ops(); any thread may call this. Its backward is an op too, without a derivative.
-// Throws Error if the name is empty or in use, or if there is no forward.
+// Registers the op in all_ops(). Any thread may call this function. The backward becomes a separate op, which
+// is not differentiable. Throws Error if the name is empty or in use, or if there is no forward.
 CustomOp register_host_op(HostOp op);
 
 }  // namespace tg

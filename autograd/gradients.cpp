@@ -16,9 +16,9 @@ class ReverseWalk {
   ReverseWalk(Graph& graph, NodeId first, NodeId last)
       : graph_(graph), first_(first), last_(last), base_(graph.nodes()[first].first_out) {}
 
-  // Marks the values that a gradient must reach. Such values depend on a tensor in `wrt` through floating
-  // values. In a region with a custom gradient, every output depends on every input, whatever the nodes in
-  // between are.
+  // Marks the values that a gradient must reach. These are the values that depend on a tensor in `wrt`
+  // through floating values. In a region with a custom gradient, every output is considered to depend on
+  // every input.
   void mark(const std::vector<Tensor>& wrt) {
     active_.assign(graph_.values().size() - base_, false);
     for (const Tensor& w : wrt) active_[w.id() - base_] = true;
@@ -52,7 +52,7 @@ class ReverseWalk {
     }
   }
 
-  // The gradient of v. Undefined if v did not get one.
+  // The gradient of v. It is undefined if no gradient has reached v.
   Tensor slot(ValueId v) const { return slots_[v - base_]; }
 
  private:
@@ -160,7 +160,7 @@ class ReverseWalk {
     }
   }
 
-  // Records the segment's nodes again; the copies then replace the originals.
+  // Records the segment's nodes again. The copies then replace the originals in the backward pass.
   void recompute(std::int32_t segment) {
     const std::vector<NodeId> nodes = std::exchange(segments_[segment], {});  // empty if this was done before
     const SegmentScope outside(-1);
@@ -181,7 +181,7 @@ class ReverseWalk {
 
   Graph& graph_;
   const NodeId first_, last_;
-  const ValueId base_;  // first value of node `first`; lists with one entry per value start there
+  const ValueId base_;  // first value of node `first`; slots_ starts at this value
   std::vector<bool> active_;
   std::vector<Tensor> slots_;                                       // gradients by value; undefined: zero
   std::unordered_map<std::int32_t, std::vector<NodeId>> segments_;  // nodes of each segment, to be recomputed
@@ -190,7 +190,7 @@ class ReverseWalk {
 
 // Whether each value up to the node `last` depends on w.
 struct Reach {
-  std::vector<bool> any, floating;  // depends in any way; depends through floating values only
+  std::vector<bool> any, floating;  // any dependency; a dependency through floating values only
 };
 
 Reach reach_of(const Graph& graph, const Tensor& w, NodeId last) {
@@ -199,8 +199,8 @@ Reach reach_of(const Graph& graph, const Tensor& w, NodeId last) {
   r.any[w.id()] = true;
   r.floating = r.any;
   const auto is_floating = [&](ValueId v) { return is_float(graph.values()[v].dtype); };
-  // A derivative may use comparisons or indices, as in relu and top_k, but it does not depend on them
-  // smoothly. Therefore only floating values count in derivatives.
+  // A derivative may use comparisons or indices, as in relu and top_k. It is not differentiable with respect
+  // to them. Therefore only floating values count in derivatives.
   const auto pass_on = [&](const std::vector<ValueId>& in, ValueId out, bool is_derivative) {
     for (ValueId v : in) {
       if (is_derivative && !(is_floating(v) && is_floating(out))) continue;
@@ -226,8 +226,7 @@ std::string leaf_label(const Graph& graph, const Tensor& w) {
   return graph.label_of(node);
 }
 
-// Returns the first node between the first values of a Reach and the loss that converts floating values to
-// integers or booleans.
+// Returns the first node, on a path to the loss, that converts floating values to integers or booleans.
 const Node& cut_of(const Graph& graph, const Tensor& loss, const Reach& r) {
   std::vector<bool> leads(graph.values().size(), false);
   leads[loss.id()] = true;

@@ -6,15 +6,15 @@
 
 namespace tg {
 
-// Returns z_w = ∂loss/∂w for each w, with the shape and dtype of w, summed over all uses [Stratos, Efficient
-// Attention §C eq. 1]. `loss` must have one element unless a cotangent of its shape is given; then the result
-// is (∂loss/∂w)ᵀ·cotangent. A tensor on which the loss does not depend gets zeros. The result can be
-// differentiated again.
+// Returns z_w = ∂loss/∂w for each w, with the shape and dtype of w [Stratos, Efficient Attention §C eq. 1].
+// The gradients of all uses of w are added. `loss` must have one element, unless a cotangent of the same
+// shape is given. With a cotangent, the result is (∂loss/∂w)ᵀ·cotangent. If the loss does not depend on w,
+// z_w is zero. The result can be differentiated again.
 //
-// A gradient is never cut silently, only by stop_gradient(). Throws GradientError, with the user's source
-// line, if a path from w to the loss passes through an op without a gradient. It also throws if the loss
-// depends on w only through integers or booleans (an argmax, a comparison, a cast). Integers next to a path
-// of floating values are allowed: masks, indices, targets.
+// Only stop_gradient() cuts a gradient silently. If a path from w to the loss contains an op without a
+// gradient, GradientError is thrown, with the user's source line. It is also thrown if the loss depends on w
+// only through integers or booleans, for example from an argmax, a comparison or a cast. Integer operands of
+// ops on the path, such as masks, indices and targets, are allowed.
 std::vector<Tensor> gradients(const Tensor& loss, const std::vector<Tensor>& wrt,
                               const Tensor& cotangent = {});
 

@@ -8,8 +8,8 @@ namespace tg {
 
 namespace {
 
-// Returns t with its axes in the memory order of `layout`. Views of the node that t replaces must also be
-// possible for t.
+// Returns t with its axes in the memory order of `layout`. t replaces a node with this layout. All views of
+// that node are then also possible for t.
 Tensor laid_out_like(const Tensor& t, const Layout& layout) {
   if (t.layout().strides == layout.strides || !layout.is_dense()) return t;
   Axes order, inverse = Axes::filled(t.rank(), 0);

@@ -1,5 +1,5 @@
-// Replay: records nodes of a graph again, in the same or in a different graph, with some tensors or ops
-// replaced. Uses are to replace fused ops by their decompositions, and to make a call twice on the same
+// Replay records nodes of a graph again, in the same graph or in a different one. Some tensors or ops can be
+// replaced. For example, Replay replaces fused ops by their decompositions, or makes a call twice on the same
 // numbers.
 #pragma once
 
@@ -20,8 +20,9 @@ class Replay {
 
   void put(const Tensor& old, const Tensor& now) { now_[old.id()] = now; }
   // Records the nodes first … last − 1. Their inputs must have been replayed, or replaced by put(). If both
-  // graphs are the same, other inputs are used unchanged. Attributes are kept, including the streams of
-  // random ops, so a copy draws the same numbers. Recompute segments and custom gradients are kept too.
+  // graphs are the same, all other inputs are used unchanged. Attributes are kept, including the streams of
+  // random ops, so a copy draws the same random numbers. Recompute segments and custom gradients are also
+  // kept.
   void run(NodeId first, NodeId last);
   // Stops copying custom gradients: later replayed nodes are differentiated one by one.
   void leave_custom_gradients() { keeps_custom_ = false; }

@@ -5,8 +5,8 @@
 //      m' = β₁·m + (1 - β₁)·g,  v' = β₂·v + (1 - β₂)·g²,
 //      p' = (1 - η·λ)·p - η/(1 - β₁ᵗ) · m' / (√v'/√(1 - β₂ᵗ) + eps).
 //
-// A scale of 0 skips the step: p, m and v stay unchanged, even if g contains NaN. The 16-bit copy of p' is an
-// operand of the next step's GEMMs (nn/layers/autocast.h).
+// A scale of 0 skips the step: p, m and v stay unchanged, even if g contains NaN. GEMMs of the next step read
+// the 16-bit copy of p' (nn/layers/autocast.h).
 #include "ops/adamw.h"
 
 #include "ops/common.h"
@@ -131,7 +131,8 @@ void AdamWOptions::check(std::string_view who) const {
 std::vector<AdamWResults> adamw(const std::vector<AdamWTensors>& all, TensorArg learning_rate, TensorArg step,
                                 TensorArg scale, const AdamWOptions& o) {
   const Where where = learning_rate.where();
-  // Only options given as numbers are checked here. Tensors get their values when the program runs.
+  // Only options that are numbers are checked here. The values of tensors are known only when the program
+  // runs.
   for (const auto& [name, x, range] :
        {std::tuple("learning_rate", &learning_rate, Range::at_least(0)),
         std::tuple("step", &step, Range::at_least(1)), std::tuple("scale", &scale, Range::at_least(0))})

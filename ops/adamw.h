@@ -8,14 +8,15 @@
 
 namespace tg {
 
-// Inputs: p, g, m and v of each parameter, one parameter after the other, then learning rate, step and scale.
-// Outputs: p', m', v' and a copy of p' per parameter. The copy is empty ([0]) if it is not requested.
+// The inputs are p, g, m and v of the first parameter, then of the next one, and so on. Learning rate, step
+// and scale follow. The outputs are p', m', v' and a copy of p' for each parameter. If a copy is not
+// requested, it is empty ([0]).
 inline constexpr int adamw_ins = 4, adamw_outs = 4;
 
 struct AdamWAttrs {
   double beta1, beta2, eps;
   std::vector<double> weight_decay;  // per parameter
-  std::vector<DType> copies;         // dtype of each parameter's copy; the parameter's own dtype: no copy
+  std::vector<DType> copies;         // dtype of each copy; the dtype of the parameter: no copy
   void fields(auto&& field) const {
     field("beta1", beta1, beta1), field("beta2", beta2, beta2), field("eps", eps, eps);
     field("weight_decay", weight_decay, weight_decay);

@@ -1,4 +1,4 @@
-// arange: evenly spaced numbers, and ops that are built on it: triangles and reversed axes.
+// arange returns evenly spaced numbers. The ops for triangles and reversed axes use it.
 #include <algorithm>
 #include <cmath>
 
@@ -43,8 +43,8 @@ Tensor arange(Graph& graph, double start, double stop, double step, DType dtype,
 
 namespace {
 
-// Returns x if column - row is on the kept side of `diagonal`, otherwise 0. Rows and columns are counted in
-// x's compute type if it represents them exactly, so that one fused step computes the result.
+// Returns x if column - row is on the kept side of `diagonal`, otherwise 0. If the compute type of x can
+// represent all row and column numbers exactly, they have that type. One fused step then computes the result.
 Tensor triangle(const TensorArg& x, std::int64_t given, bool lower) {
   const Scope scope(x);
   const Tensor& t = x.tensor();

@@ -4,8 +4,8 @@
 //      A = cap·tanh(scale·q·k / cap) + bias      (without cap: scale·q·k + bias), −∞ outside the mask
 //      P = exp(A − ξ),  ξ = log(Σ_j exp(A_j) + exp(sink)),  O = (P ⊛ keep)·V,
 //
-// where `keep` contains the dropout factors 0 or 1/(1 − p). A row without any key has O = 0, ξ = −∞ (ξ = sink
-// if there is a sink) and zero gradients.
+// where `keep` contains the dropout factors 0 or 1/(1 − p). A row without keys has O = 0 and zero gradients.
+// Its ξ is −∞, or sink if there is a sink.
 //
 // All functions are always inlined. CPU kernels are compiled once per instruction set. If these builds shared
 // a function, the linker would keep only one of its copies.
@@ -41,36 +41,37 @@ struct AttentionCall {
     std::int64_t batch = 0, head = 0, row = 0, col = 0;
   };
 
-  DType type = DType::f32;  // of all operands except ξ and z_ξ, which are f64 for f64 and f32 otherwise
+  DType type = DType::f32;  // of all operands except ξ and z_ξ: f64 for f64, otherwise f32
   bool tf32 = false;        // f32 operands of GEMMs may be rounded to TF32
   std::int64_t B = 0;
   int H = 0, Hk = 0, L = 0, T = 0, d = 0, dv = 0;  // head h reads key head h / (H / Hk)
   TensorView q, k, v, o;  // [B, H, L, d], [B, Hk, T, d], [B, Hk, T, dv], [B, H, L, dv]
   TensorView z_o, z_q, z_k, z_v;
   void* lse = nullptr;          // ξ [B, H, L], contiguous
-  void* lse_rest = nullptr;     // for a forward: ξ minus its rounded value [B, H, L], or null
+  void* lse_rest = nullptr;     // in a forward: rounding error of ξ [B, H, L], or null
   const void* z_lse = nullptr;  // [B, H, L], or null
   double scale = 1, softcap = 0 /* none */, dropout = 0;
   bool causal = false, top_left = false;  // the default alignment is bottom-right
   bool nondeterministic = false;          // z_Q may be summed in any order
   AttentionKernels kernels = AttentionKernels::best;
-  int window_left = -1, window_right = -1;  // relative to the bottom-right position; −1: no limit
+  int window_left = -1, window_right = -1;  // from the bottom-right position; −1: no limit
   Bias bias, z_bias;                        // z_bias has stride 0 along axes over which it is summed
   const void* sink = nullptr;               // [H], or null
   void* z_sink = nullptr;                   // [H], or null
   const std::int32_t *cu_q = nullptr, *cu_k = nullptr;  // [segments + 1] with B = 1, or null
-  int segments = 0;               // segment s has queries cu_q[s] … cu_q[s + 1] − 1, and keys by cu_k
-  const void* lengths = nullptr;  // [B], number of valid keys of each batch entry, or null
+  int segments = 0;               // segment s: queries cu_q[s] … cu_q[s + 1] − 1; keys: cu_k
+  const void* lengths = nullptr;  // [B], number of valid keys per batch entry, or null
   bool lengths_are_i64 = false;   // otherwise i32
   bool fixed_positions = false;   // whether no step of the program writes lengths or table
   // For a paged cache: key t of batch entry b is row t % page of page table[b·pages + t / page]. Then k and v
-  // are pools [pool, Hk, page, size], and `batch` is their stride from page to page. If each entry has one
-  // page of T rows, the table is null.
+  // are pools [pool, Hk, page, size], and `batch` is the stride between pages. The table is null if each
+  // entry has one page of T rows.
   const std::int32_t* table = nullptr;  // [B, pages]; entries for existing keys are below `pool`
   int page = 0, pages = 0, pool = 0;
-  // For a decoding step with L = 1: the new key and value of each sequence, which the kernel first writes to
-  // the cache. Their shapes are [count, Hk, d] and [count, Hk, dv], with strides `batch` and `head`. `rows`
-  // are the destination rows in the cache, numbered over all batch entries or pages; −1 means none.
+  // For a decoding step with L = 1: the new key and value of each sequence. The kernel first writes them to
+  // the cache. They have the shapes [count, Hk, d] and [count, Hk, dv], with strides `batch` and `head`.
+  // `rows` contains the destination rows in the cache, numbered over all batch entries or pages; −1 means
+  // none.
   struct Added {
     const std::int32_t* rows = nullptr;
     int count = 0;
@@ -91,19 +92,19 @@ struct AttentionCall {
          (x.Hk <= 1 || x.v.head == x.k.head) && (rows <= 1 || x.v.row == x.k.row);
 }
 
-// For scores far from 0, ξ = c + log π has no bits left for log π. So kernels subtract c before they round,
-// or use one fused multiply-add (docs/notes/large-scores.md). For rows beyond these limits, the CPU's forward
-// and every backward compute exp(A − c) as 2^((s − c)·f). In that formula c has the units of the scores s,
-// and the factor f converts scores to exponents of 2. A backward recomputes c and π of such rows, because its
-// scores may be rounded differently.
+// If scores are far from 0, ξ = c + log π has no bits left for log π. Kernels therefore subtract c before
+// they round, or use a single fused multiply-add (docs/notes/large-scores.md). For rows beyond these limits,
+// the CPU's forward and every backward compute exp(A − c) as 2^((s − c)·f). Here c has the units of the
+// scores s, and the factor f converts scores to exponents of 2. A backward recomputes c and π of such rows,
+// because the scores may be rounded differently than in the forward.
 constexpr double most_plain_exponent = 1024;  // limit of |c·f| in a forward on the CPU
-// Limit of |ξ| in a backward. Up to this limit, an error of half a unit in the last place of ξ changes P by
-// less than the rounding of P.
+// Limit of |ξ| in a backward. Within this limit, a rounding error of ξ changes P by less than the rounding of
+// P.
 constexpr TG_HOST_DEVICE double most_plain_lse(DType type) {
   return type == DType::f32 || type == DType::f64 ? 1024 : 8192;
 }
 
-// The keys [from, to). With all options, a query attends to one interval of keys.
+// The keys [from, to). For every option, the keys of a query are one interval.
 struct KeyRange {
   int from, to;
 };
@@ -115,8 +116,7 @@ struct KeyRange {
   return static_cast<int>(n < 0 ? 0 : n < x.T ? n : x.T);
 }
 
-// The queries and keys of the sequence to which a query belongs. There are none if the query belongs to no
-// sequence.
+// The queries and keys of the sequence that contains a query. Empty if the query is outside of all sequences.
 struct QuerySequence {
   int first_query, queries, first_key, keys;
 };
@@ -148,8 +148,8 @@ struct Band {
     if (x.window_right >= 0 && x.window_right < to - offset - 1) to = offset + x.window_right + 1;
   }
   [[gnu::always_inline]] TG_HOST_DEVICE KeyRange of(int row) const { return of(row, row); }
-  // some_of(): the keys that some row from `first` to `last` attends to. every_of(): the keys that all of
-  // these rows attend to; none if one of them has no key.
+  // some_of() returns the keys that at least one of the rows `first` to `last` attends to. every_of() returns
+  // the keys that all of these rows attend to. It is empty if one row has no key.
   [[gnu::always_inline]] TG_HOST_DEVICE KeyRange some_of(int first, int last) const {
     return from < to ? of(first > 1 - to ? first : 1 - to, last < keys - 1 - from ? last : keys - 1 - from)
                      : KeyRange{0, 0};
@@ -168,8 +168,8 @@ struct Band {
   }
 };
 
-// The keys that query i of batch entry b attends to. The keys are always within 0 … T, even if the boundaries
-// in cu_seqlens are invalid. That error is reported elsewhere.
+// The keys that query i of batch entry b attends to. The keys are within 0 … T even if the boundaries in
+// cu_seqlens are invalid. Other code reports invalid boundaries.
 [[gnu::always_inline]] TG_HOST_DEVICE inline KeyRange keys_visible_to(const AttentionCall& x, int b, int i) {
   const QuerySequence s = sequence_of_query(x, b, i);
   return Band(x, s).of(i - s.first_query);
@@ -186,7 +186,8 @@ struct Band {
 
 namespace detail {
 
-// An operand without memory gets an address that must not be read, because null means that it is absent.
+// If an operand has no memory, returns an address that must not be read. A null pointer would mean that the
+// operand is absent.
 [[gnu::always_inline]] inline std::byte* address_of(const Arg* x) {
   // NOLINTNEXTLINE(performance-no-int-to-ptr): a static variable would be shared between instruction sets
   return !x ? nullptr : x->data ? x->data : reinterpret_cast<std::byte*>(std::uintptr_t{4096});
@@ -212,7 +213,7 @@ namespace detail {
 
 }  // namespace detail
 
-// The call of a step of flash_attn or its backward, whose operands were checked when it was recorded.
+// The call of a step of flash_attn or its backward. Operands were already checked when the op was recorded.
 [[gnu::always_inline]] inline AttentionCall attention_call(std::span<const Arg> in, std::span<const Arg> out,
                                                            const AttentionAttrs& a) {
   using namespace detail;
@@ -253,7 +254,7 @@ namespace detail {
   return n;
 }
 
-// The call of a paged_attn step, whose operands were checked when it was recorded.
+// The call of a paged_attn step. Operands were already checked when the op was recorded.
 [[gnu::always_inline]] inline AttentionCall paged_attention_call(std::span<const Arg> in,
                                                                  std::span<const Arg> out,
                                                                  const PagedAttentionAttrs& a) {

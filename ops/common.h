@@ -7,8 +7,8 @@
 namespace tg {
 using Tensors = std::vector<Tensor>;
 
-// y is a reduction over `axes` of a tensor with this shape. Views y with that shape. y may have the reduced
-// axes with size 1, or not have them.
+// y is a reduction over `axes` of a tensor with this shape. Returns a view of y with this shape. The reduced
+// axes may have size 1 in y, or may be missing.
 Tensor stretch(const Tensor& y, const Shape& shape, const Axes& axes);
 
 }  // namespace tg
@@ -28,7 +28,7 @@ struct Broadcast {
 };
 Broadcast broadcast_pair(const Op& op, const TensorArg& a, const TensorArg& b);
 
-// Calls f and adds the operand and the caller's line to a ShapeError that it throws.
+// Calls f. If f throws a ShapeError, adds the operand and the caller's line to it.
 template <class F>
 auto at_call(const TensorArg& x, F f) {
   try {
@@ -43,7 +43,7 @@ auto at_call(const TensorArg& x, F f) {
 std::int64_t axis_of(const TensorArg& x, std::int64_t axis, const char* what);
 // Does the same for several axes and sorts them. An empty list means all axes.
 Axes axes_of(const TensorArg& x, const Axes& axes, const char* what);
-// Returns zeros with x's shape and dtype. They are one expanded 0, so they need no memory.
+// Returns zeros with the shape and dtype of x. They are an expanded scalar 0, so they need no memory.
 Tensor zeros_view(const Tensor& x);
 
 void require_float(DType t);  // throws DTypeError
@@ -52,8 +52,8 @@ void check_rank_at_least(const Operand& x, int rank);
 void require_shape(const char* name, const Operand& x, const Shape& shape);
 [[noreturn]] void refuse_shape(const char* name, const Operand& x, const std::string& expected);
 void require_rng(const Operand& rng);  // requires the tensor Graph::rng()
-// Throws Error if the number of operands is outside of the limits. This check is needed because ops can also
-// be recorded by name.
+// Throws Error if the number of operands is outside of the limits. Ops need this check because they can be
+// recorded by name.
 void require_operands(std::span<const Operand> in, std::size_t least, std::size_t most);
 inline void require_operands(std::span<const Operand> in, std::size_t count) {
   require_operands(in, count, count);
@@ -66,7 +66,7 @@ const Tensor& first_of(const std::vector<Tensor>& xs, const std::string& op, con
 // dense.
 std::vector<OutSpec> pointwise_output(std::span<const Operand> in, DType out);
 std::vector<OutSpec> row_major_output(DType dtype, const Shape& shape);
-// The shape without these axes, or with size 1 along them.
+// The shape without these axes. If `keepdim` is true, the axes have size 1 instead.
 Shape reduced_shape(const Shape& shape, const Axes& axes, bool keepdim);
 // The shape without its last axis: one element per row.
 Shape without_last_axis(Shape shape);
@@ -74,12 +74,12 @@ Shape without_last_axis(Shape shape);
 // Casts x to `dtype` if both are floating. Otherwise returns x unchanged, so that the op's check rejects it.
 Tensor cast_float(const Tensor& x, DType dtype);
 
-// Whether the last axis is contiguous. last_axis_contiguous() returns the tensor, or a copy for which it is.
+// Whether the last axis is contiguous. last_axis_contiguous() returns the tensor if it is, otherwise a copy.
 bool is_last_axis_contiguous(const Layout& l);
 Tensor last_axis_contiguous(const Tensor& x);
 
-// Does the same as check_options() for numbers that are not attributes of an op. The error contains the
-// caller's line.
+// Same as check_options(), for numbers that are not attributes of an op. The error contains the caller's
+// line.
 template <class E = Error>
 void check_options_at(const Where& where, std::string_view who, std::initializer_list<OptionCheck> all) {
   if (const std::string mistake = range_mistake(all); !mistake.empty())
@@ -112,7 +112,7 @@ void check_smoothing(const char* op, double smoothing, const Where& where);
 // Reduces the losses of all rows whose target is not `ignore_index`. Returns 0 if there are no such rows.
 Tensor reduced(const Tensor& loss, const Tensor& targets, Reduction reduction, std::int64_t ignore_index);
 
-// For each row of logits: c = max x, and x - c, in the compute type. They are kept separate because, for a
+// For each row of logits: c = max x, and x - c, in the compute type. c and log π are not added, because for a
 // large c, ξ = c + log π has no bits left for log π.
 struct LoweredLogits {
   explicit LoweredLogits(const Tensor& logits);

@@ -109,7 +109,7 @@ const Op& concat_op =
 
 namespace {
 
-// Limits the number of parts, because each part is a value of the graph, which needs about 200 bytes.
+// Limits the number of parts. Each part is a value of the graph and needs about 200 bytes.
 void check_parts(const TensorArg& x, std::int64_t parts, const char* what) {
   constexpr std::int64_t most = std::int64_t{1} << 20;
   if (parts > most)

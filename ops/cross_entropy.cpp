@@ -2,9 +2,9 @@
 //
 //      loss = ξ - (1 - ε)·x_t - ε·mean(x)   and   z_x = z·(exp(x - ξ) - (1 - ε)·[· = t] - ε/V).
 //
-// Forward and backward read the logits once. They save only ξ, as c = max x and log π = log Σ exp(x - c). ξ
-// is not saved as one number because, for a large c, its last bit is larger than log π. The only other tensor
-// of the logits' size is z_x, which may overwrite the logits.
+// Forward and backward each read the logits once. The forward saves ξ as two numbers, c = max x and log π =
+// log Σ exp(x - c). As a single number, ξ would lose log π if c is large. The only other tensor with the size
+// of the logits is z_x. It may overwrite the logits.
 #include "ops/cross_entropy.h"
 
 #include <numbers>
@@ -36,8 +36,8 @@ Tensors decompose_cross_entropy(std::span<const Tensor> in, const Attrs& attrs) 
   return {where(counts, loss, 0), where(counts, squeeze(x.top, -1), 0), where(counts, log_sum, 0)};
 }
 
-// Depends on x and z only: c and π are recomputed from x, so a second derivative does not need their
-// gradients.
+// Depends only on x and z. It recomputes c and π from x, so a second derivative does not need gradients of c
+// and π.
 Tensors decompose_backward(std::span<const Tensor> in, const Attrs& attrs) {
   const auto& a = attrs.as<CrossEntropyAttrs>();
   const detail::LoweredLogits x(in[0]);
@@ -54,9 +54,9 @@ Tensors loss_of_rows(const Tensor& x, const Tensor& targets, const CrossEntropyA
 
 constexpr Fill classes{Fill::index, 0, 7};
 
-// Each row has one large logit, at a different position per row. The first row's class is that position, the
-// other rows' class is the position before it. If a kernel misses the row's maximum, exp of the logit
-// overflows.
+// Each row has one large logit, at a different position per row. The class of the first row is this position.
+// The class of each other row is the position before it. If a kernel misses the maximum of a row, exp of the
+// logit overflows.
 Sample one_large_logit() {
   constexpr std::size_t n = 100;
   constexpr double logit = 1e4;

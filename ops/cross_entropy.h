@@ -13,7 +13,7 @@ struct CrossEntropyAttrs {
   }
 };
 
-// Minimum magnitude of a row's factor in linear_cross_entropy. The op divides the target's 1 by that factor.
+// Minimum magnitude of a row's factor in linear_cross_entropy. The op divides by this factor.
 inline constexpr double least_row_factor = 1e-6;
 
 struct LinearCrossEntropyAttrs {

@@ -95,8 +95,9 @@ std::vector<OutSpec> infer_forward(std::span<const Operand> in, const Attrs& att
   return {{x.q->dtype, o}, statistic};
 }
 
-// A gradient has the memory layout of its tensor. The gradient of a view of a projection therefore merges
-// back without a copy. Axes of stride 0 are not considered.
+// The layout of a gradient. Its axes have the same order in memory as the axes of the tensor. If the tensor
+// is a view of a projection, the inverse view of the gradient then needs no copy. Axes with stride 0 are
+// ignored.
 Layout gradient_layout(const Layout& l) {
   const Layout like = dense_like(l.shape, l);
   return is_last_axis_contiguous(like) ? like : row_major(l.shape);
@@ -149,8 +150,8 @@ Tensors attention_gradient(const Backprop& g) {
   return out;
 }
 
-// The number of pairs of a query and a visible key in one head. Assumes full sequences: boundaries and
-// lengths are not known here.
+// The number of pairs of a query and a visible key in one head. Boundaries and lengths are not known here, so
+// sequences are assumed to be full.
 double visible_pairs(std::int64_t L, std::int64_t T, const AttentionAttrs& a) {
   AttentionCall x;
   x.L = static_cast<int>(L), x.T = static_cast<int>(T);
@@ -174,11 +175,11 @@ Cost attention_cost(std::span<const Operand> in, std::span<const Operand>, const
 
 // Counts the roundings of one result:
 // - A score is a sum over d products, then scaled, capped and biased.
-// - The exponential, the sum over keys and a division follow. A kernel that iterates over keys may rescale
-//   the partial sum at each key, so a key counts twice.
-// - The backward also computes z_P (a sum over dv products), z_s from z_P by three operations, and one more
-//   sum. It is the longest of three sums: over the keys, over all queries that read a key head, or over all
-//   scores that read one bias or sink element.
+// - The exponential, the sum over keys and a division follow. A kernel may rescale the partial sum at each
+//   key, so each key counts twice.
+// - The backward also computes z_P, a sum over dv products, and z_s from z_P by three operations. One more
+//   sum follows. It is the longest of three sums. They are over the keys, over all queries that read a key
+//   head, and over all scores that read one bias or sink element.
 double attention_roundings(std::span<const Operand> in, std::span<const Operand> out, const Attrs& attrs) {
   const auto& a = attrs.as<AttentionAttrs>();
   const detail::AttentionOperands<Operand> x(in, a);
@@ -250,8 +251,8 @@ Prepared prepared(const Op& op, const TensorArg& q, const TensorArg& k, const Te
 std::vector<Sample> forward_samples();
 std::vector<Sample> backward_samples();
 
-// This op is recorded only for its checks, so that their messages contain the name of the function that the
-// user called. Nothing reads its results, so it never runs.
+// This op is recorded only because of its checks. Their messages then contain the name of the function that
+// the user called. Nothing reads the results, so the op never runs.
 const Op& standard_attn_checks =
     *new Op{.name = "standard_attn",
             .infer = infer_forward,
@@ -337,8 +338,8 @@ AttentionResult standard_attn(TensorArg q, TensorArg k, TensorArg v, const Atten
 
 namespace {
 
-// A variant of a call: sizes, options created from the additional inputs, and whether ξ is finite for every
-// query.
+// A variant of a call. It has sizes, options that depend on the additional inputs, and a flag that ξ is
+// finite for every query.
 struct Variant {
   std::string name;
   std::int64_t B, H, Hk, L, T, d, dv;
@@ -405,8 +406,9 @@ std::vector<Variant> variants() {
   };
 }
 
-// Combinations of options: every mask boundary is combined with every kind of sequence, and each pair of
-// options is in at least one row. A kernel that handles each option correctly may still fail for two options.
+// Combinations of options, because a kernel that handles each option correctly may fail for two of them.
+// Every mask boundary is combined with every kind of sequence, and each pair of options is in at least one
+// row.
 struct Together {
   enum { none, right, bottom, top } end;
   enum { full, lengths, packed } keys;
@@ -491,8 +493,8 @@ std::vector<Sample> forward_samples() {
   return out;
 }
 
-// Here o and ξ are independent inputs, not results of the forward. But ξ must not be far below a score,
-// because P ≤ 1.
+// Here o and ξ are independent inputs, not results of the forward. ξ must not be far below a score, because P
+// ≤ 1.
 std::vector<Sample> backward_samples() {
   std::vector<Sample> out;
   for (const Variant& c : all_variants()) {

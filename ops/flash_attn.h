@@ -14,10 +14,10 @@ namespace tg {
 struct Op;
 struct Operand;
 
-// Which kernels compute flash_attn and its backward. All give the same results up to rounding.
+// The choice of kernels for flash_attn and its backward. All kernels give the same results up to rounding.
 enum class AttentionKernels {
   best,          // the fastest kernels that support the call
-  plain,         // FMA kernels without tensor cores: support every call; the only kernels on the CPU
+  plain,         // FMA kernels, which support every call; the only choice on the CPU
   tensor_cores,  // tensor core kernels for any GPU, also on Hopper
   wgmma,         // warpgroup kernels for Hopper
 };
@@ -27,10 +27,10 @@ constexpr std::string_view name_of(AttentionKernels k) {
   return names[static_cast<int>(k)];
 }
 
-// Options of flash_attn(), standard_attn() and ring_attention(). With the scores A = softcap(scale·q·kᵀ) +
-// bias of the keys that a query attends to, P = exp(A − ξ) and o = dropout(P)·v, where ξ = log(Σ exp A + exp
-// sink). A query without any key has o = 0, no gradient and ξ = −∞, or ξ = sink if there is a sink. L and T
-// are the numbers of queries and keys.
+// Options of flash_attn(), standard_attn() and ring_attention(). The scores of a query and its visible keys
+// are A = softcap(scale·q·kᵀ) + bias. With ξ = log(Σ exp A + exp sink), the weights are P = exp(A − ξ), and
+// the output is o = dropout(P)·v. A query without keys has o = 0 and no gradient; its ξ is −∞, or sink if
+// there is a sink. L and T are the numbers of queries and keys.
 struct AttentionOptions {
   // How a causal mask is aligned if L and T differ.
   enum Alignment {
@@ -43,50 +43,51 @@ struct AttentionOptions {
   Alignment alignment = bottom_right;  // of the causal mask; top_left requires `causal`
   std::int64_t window_left = -1;   // sliding window: t − (i + T − L) ≥ −window_left; −1: no limit
   std::int64_t window_right = -1;  // sliding window: t − (i + T − L) ≤ window_right; −1: no limit
-  // Broadcasts to [B, H, L, T]. A floating bias is added to the scores, and −∞ masks. In a boolean bias, true
-  // means that the query attends to the key.
+  // Broadcasts to [B, H, L, T]. A floating bias is added to the scores; −∞ masks a key. In a boolean bias,
+  // true means that the query attends to the key.
   Tensor bias = {};
   double softcap = 0;  // scores become cap·tanh(s / cap) before the bias; 0: no softcap
-  Tensor sink = {};    // [H]: one more logit in the softmax denominator, without a value
-  // Packed sequences, i32 [n + 1] with B = 1, as in FlashAttention's varlen functions: sequence s has the
-  // queries cu_seqlens_q[s] … cu_seqlens_q[s + 1] − 1, and its keys likewise. L and T above are then those of
-  // the sequence. If cu_seqlens_k is absent, keys are packed like queries. Excludes kv_lengths.
+  Tensor sink = {};    // [H]: an additional logit that is only in the softmax denominator
+  // Boundaries of packed sequences, i32 [n + 1] with B = 1, as in FlashAttention's varlen functions. Sequence
+  // s has the queries cu_seqlens_q[s] … cu_seqlens_q[s + 1] − 1. L and T above are then the sizes of the
+  // sequence. If cu_seqlens_k is absent, keys have the same boundaries. Cannot be combined with kv_lengths.
   Tensor cu_seqlens_q = {};
-  // Packed keys, i32 [n + 1]; see cu_seqlens_q, which it requires.
+  // Boundaries of packed keys, i32 [n + 1]. Requires cu_seqlens_q.
   Tensor cu_seqlens_k = {};
   Tensor kv_lengths = {};  // i32 or i64 [B], 0 … T: number of keys of each batch entry; replaces T above
   double dropout = 0;  // probability of dropping an element of P, in [0, 1); ξ is computed without dropout
-  // Allows the backward to sum z_q in any order if that is faster. On CUDA, tensor core kernels use it and
-  // need B·H·L·d floats of memory. z_q may then differ slightly from run to run.
+  // Allows the backward to sum z_q in any order if that is faster. z_q may then differ slightly from run to
+  // run. On CUDA, tensor core kernels use this option and then need B·H·L·d floats of memory.
   bool nondeterministic = false;
-  // Kernels of the forward and of its backward. compile() throws DeviceError, with the reason, if these
-  // kernels do not support a call in the program. standard_attn() ignores it.
+  // Kernels of the forward and the backward. If these kernels do not support a call in the program, compile()
+  // throws DeviceError with the reason. standard_attn() ignores this option.
   AttentionKernels kernels = AttentionKernels::best;
 };
 
 // Results of flash_attn() and of its variants.
 struct AttentionResult {
-  Tensor o;    // [B, H, L, dv], stored as [B, L, H, dv], so merging the heads is a view
+  Tensor o;    // [B, H, L, dv]; stored as [B, L, H, dv], so heads merge as a view
   Tensor lse;  // ξ [B, H, L], f64 for f64 and f32 otherwise; differentiable
 };
 
-// Computes scaled dot-product attention: q [B, H, L, d], k [B, Hk, T, d], v [B, Hk, T, dv]. All have one
-// floating dtype and any strides; an input whose last axis is not contiguous is copied. H is a multiple of
-// Hk, and head h reads key head h / (H / Hk). Throws ShapeError or DTypeError for other operands, and Error
-// for options out of range. With default options it equals torch.nn.functional.scaled_dot_product_attention.
+// Computes scaled dot-product attention: q [B, H, L, d], k [B, Hk, T, d], v [B, Hk, T, dv]. All have the same
+// floating dtype and any strides. If the last axis of an input is not contiguous, the input is copied. H is a
+// multiple of Hk, and head h reads key head h / (H / Hk). Throws ShapeError or DTypeError for other operands,
+// and Error for options out of range. With default options it equals
+// torch.nn.functional.scaled_dot_product_attention.
 AttentionResult flash_attn(TensorArg q, TensorArg k, TensorArg v, const AttentionOptions& options = {});
 // Same as flash_attn(), computed by simpler ops that store [B, H, L, T] matrices [Stratos, FlashAttention eq.
 // 4-5].
 AttentionResult standard_attn(TensorArg q, TensorArg k, TensorArg v, const AttentionOptions& options = {});
 
-// Returns the attention weights P = exp(A − ξ) [B, H, L, T] of a recorded flash_attn(); the argument is one
-// of its results. P is computed by simpler ops and stored in memory, before dropout, in the dtype of ξ. A row
-// sums to 1 minus the weight of a sink, or to 0 if the query has no keys. Throws Error for a tensor that is
-// not a result of flash_attn().
+// Returns the attention weights P = exp(A − ξ) [B, H, L, T] of a recorded flash_attn(). The argument is a
+// result of that call. Simpler ops compute P without dropout, in the dtype of ξ, and P is stored in memory.
+// The sum of a row is 1 minus the weight of the sink, or 0 if the query has no keys. Throws Error for a
+// tensor that is not a result of flash_attn().
 Tensor attention_weights(TensorArg result);
 
 // Attributes of the ops flash_attn and flash_attn_backward. The backward returns z_q, z_k, z_v and, if
-// needed, z_bias and z_sink. Fields that are not explained here are those of AttentionOptions.
+// needed, z_bias and z_sink. AttentionOptions explains the other fields.
 struct AttentionAttrs {
   double scale = 1;                                  // factor of q·kᵀ, with the default resolved
   bool causal = false, top_left = false;             // causal mask and its alignment
@@ -97,9 +98,9 @@ struct AttentionAttrs {
   bool has_bias = false, has_sink = false, packed = false, has_lengths = false;
   bool nondeterministic = false;                      // as in AttentionOptions
   AttentionKernels kernels = AttentionKernels::best;  // as in AttentionOptions
-  // of the backward op: its optional operand and results
+  // for the backward: the optional operand and results
   bool backward = false, has_z_lse = false, needs_z_bias = false, needs_z_sink = false;
-  bool has_lse_rest = false;  // of a forward: there is a third result, ξ minus its rounded value
+  bool has_lse_rest = false;  // a forward also returns the rounding error of ξ
   // Lists the fields for printing and hashing (core/base/attrs.h).
   void fields(auto&& field) const {
     field("scale", scale, scale), field("causal", causal, false), field("top_left", top_left, false);
@@ -151,12 +152,13 @@ struct AttentionOperands {
   const X *q, *k, *v, *o, *lse, *z_o, *z_lse, *bias, *sink, *cu_q, *cu_k, *lengths, *rng;
 };
 
-// Results of flash_attn_with_rest(): flash_attn's results and the rounding error of ξ, in f64 or f32. With
-// it, results over parts of the keys can be merged for scores of any size. `rest` has no gradient.
+// Results of flash_attn_with_rest(): the results of flash_attn() and the rounding error of ξ, in f64 or f32.
+// With this error, results for parts of the keys can be merged even if scores are large. `rest` has no
+// gradient.
 struct SplitAttentionResult {
   Tensor o, lse, rest;  // as in AttentionResult, and the rounding error of ξ
 };
-// Same as flash_attn(), with the rounding error of ξ as a third result.
+// Same as flash_attn(), but also returns the rounding error of ξ.
 SplitAttentionResult flash_attn_with_rest(TensorArg q, TensorArg k, TensorArg v,
                                           const AttentionOptions& options);
 

@@ -1,4 +1,5 @@
-// full: a tensor filled with one number. If possible, kernels use the number instead of reading the tensor.
+// full returns a tensor filled with one number. If possible, kernels use the number instead of reading the
+// tensor.
 #include "ops/common.h"
 
 namespace tg {

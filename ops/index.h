@@ -1,4 +1,4 @@
-// Attributes of slices, concatenations, index ops and ops along an axis, shared with their kernels. Axes are
+// Attributes of slices, concatenations, index ops and ops along an axis. The kernels also use them. Axes are
 // not negative.
 #pragma once
 
@@ -17,7 +17,7 @@ struct SoftmaxAttrs {  // softmax, log_softmax, logsumexp
   void fields(auto&& field) const { field("axis", axis); }
 };
 
-struct SliceAssignAttrs {  // a third input, if present, replaces `start`
+struct SliceAssignAttrs {  // an optional third input replaces `start`
   std::int64_t axis, start, step;
   // The `stop` argument with which slice() reads the n assigned positions.
   std::int64_t stop(std::int64_t n) const { return n == 0 ? start : start + (n - 1) * step + 1; }
@@ -51,9 +51,9 @@ struct ArangeAttrs {
 
 namespace detail {
 
-// Adds two gradients of one tensor. If z is zero outside of a slice of an axis, as the gradient of a slice
-// is, adds only that slice. The addition is in place if nothing else reads a. The gradients of all slices in
-// a loop then cost one pass over the tensor instead of one pass each.
+// Adds two gradients of one tensor. If z is the gradient of a slice, it is zero outside of the slice, and
+// only the slice is added. If nothing else reads a, the addition is in place. If a loop reads all slices of a
+// tensor, the gradients of all slices together then cost one pass over the tensor.
 Tensor add_gradient(const Tensor& a, const Tensor& z);
 
 }  // namespace detail

@@ -32,8 +32,8 @@ std::vector<OutSpec> infer_assign(std::span<const Operand> in, const Attrs& attr
   return out;
 }
 
-// The gradient of src: z at the position of each slice. It is 0 if a later slice was written to the same
-// position.
+// The gradient of src. For each slice, it is z at the slice's position, or 0 if a later slice was written to
+// the same position.
 Tensor source_gradient(const Tensor& src, const Tensor& indices, const Tensor& z, std::int64_t axis) {
   const std::int64_t size = z.shape()[static_cast<int>(axis)];
   if (size == 0) return zeros_like(src);

@@ -9,8 +9,9 @@
 //
 //      z_l = z·h ⊛ G,
 //
-// so a kernel may choose how to divide the factors. A kernel that does not know ξ before it has read all
-// logits uses exp(l - c), where c is a number per row. When it knows ξ, it corrects one element per row:
+// so a kernel may divide the factors between h and G. Some kernels know ξ only after they have read all
+// logits. They use exp(l - c), where c is a number per row. When ξ is known, they correct one element per
+// row:
 //
 //      s = Σ exp(l - c), ξ = c + log s, h = (1 + 2λξ)/s, G = exp(l - c) - [· = t]·(1 - ε)/h.
 //
@@ -18,9 +19,9 @@
 // GEMMs.
 //
 // With chunks of rows, each chunk is a separate op, and a region around all chunks has a custom gradient.
-// Each chunk writes its part of z_x and adds its product to z_w. Nothing reads a chunk's G after its two
-// GEMMs. In the order that core/compile/order.cpp finds, the next chunk therefore reuses the memory of G.
-// Chunks consist of whole units (matmul_in_units.h). All three GEMMs are computed per unit, with or without
+// Each chunk writes its part of z_x and adds its product to z_w. Two GEMMs read the G of a chunk, and nothing
+// reads it later. core/compile/order.cpp finds an order in which the next chunk reuses the memory of G.
+// Chunks consist of whole units (matmul_in_units.h). All three GEMMs are computed per unit, even without
 // chunks, so the results do not depend on the chunks.
 #include <tilegrad/ops/linear_cross_entropy.h>
 
@@ -50,7 +51,7 @@ void check_head(const Operand& x, const Operand& w, const Operand& targets) {
     throw ShapeError("needs x [n, c], w [c, V] and targets [n]");
 }
 
-// h for c = ξ. It must not be 0, because G contains the target's 1 divided by h.
+// h for c = ξ. It must not be 0, because an element of G is divided by h.
 Tensor head_factor(const Tensor& lse, double z_loss) {
   const Tensor h = 1 + 2 * z_loss * lse;
   return where(less(abs(h), least_row_factor), least_row_factor, h);
@@ -76,7 +77,7 @@ Tensors decompose_head(std::span<const Tensor> in, const Attrs& attrs) {
       "linear_cross_entropy has only a first derivative: use cross_entropy of linear for higher ones");
 }
 
-// Whether w is stored column-major: the weight of a language model head is [V, c], and w is a view of it. z_w
+// Whether w is stored column-major. It is if w is a view of the weight [V, c] of a language model head. z_w
 // gets the same layout.
 bool is_column_major(const Tensor& w) {
   return w.layout().strides[0] == 1 && w.layout().strides[1] > 1;
@@ -86,7 +87,7 @@ Tensor gemm_of_rows(const Tensor& a, const Tensor& b, std::int64_t unit) {
   return unit > 0 ? product_in_units_of_rows(a, b, unit) : matmul(a, b);
 }
 
-// Returns scaledᵀ·G, computed in units of rows, plus the partial sum of z_w if it is defined.
+// Returns scaledᵀ·G, computed in units of rows. If the partial sum of z_w is defined, adds it.
 Tensor weight_gradient(const Tensor& w, const Tensor& scaled, const Tensor& G, const Tensor& before,
                        std::int64_t unit) {
   if (!is_column_major(w)) return product_in_units_of_k(transpose(scaled, 0, 1), G, before, unit);
@@ -243,8 +244,7 @@ Tensor linear_cross_entropy(TensorArg x, TensorArg w, TensorArg targets, const L
   LinearCrossEntropyAttrs attrs{o.ignore_index, o.label_smoothing, o.z_loss};
   const std::int64_t n = rows.size(0);
   std::int64_t chunk = 0;
-  // Operands of a wrong shape are recorded without chunks. Recording then throws an error with the caller's
-  // shapes.
+  // If operands have wrong shapes, no chunks are used, so the error contains the caller's shapes.
   if (is_head_product(rows.shape(), w.tensor().shape(), t.shape())) {
     const std::int64_t asked = o.unit_rows > 0
                                    ? std::clamp<std::int64_t>(n, 1, o.unit_rows)

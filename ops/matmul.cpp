@@ -50,7 +50,7 @@ Tensor flipped(const Tensor& x) {
   return transpose(x, -2, -1);
 }
 
-// Returns x·y, with the last two axes stored in the same order as in `like`. The gradient of a transposed
+// Returns x·y. The last two axes have the same order in memory as in `like`. The gradient of a transposed
 // weight then has the layout of the weight.
 Tensor product_like(const Tensor& like, const Tensor& x, const Tensor& y) {
   const Strides& s = like.layout().strides;
@@ -67,8 +67,8 @@ Tensor as_rows(const Tensor& x) {
   return reshape(x, {count_rows(x), x.size(-1)});
 }
 
-// z_A = z·Bᵀ and z_B = Aᵀ·z [Stratos, Efficient Attention §C.1], summed over broadcast axes. If B is a single
-// matrix for all matrices of A, one GEMM over all rows computes the sum for z_B.
+// z_A = z·Bᵀ and z_B = Aᵀ·z [Stratos, Efficient Attention §C.1], summed over broadcast axes. If all matrices
+// of A are multiplied by the same matrix B, one GEMM over all rows computes the sum for z_B.
 Tensors matmul_gradient(const Backprop& g) {
   const Tensor &a = g.in[0], &b = g.in[1], z = cast(g.z[0], a.dtype());
   Tensors out(g.in.size());
@@ -106,7 +106,7 @@ Tensor matmul_with(const TensorArg& first, const TensorArg& second, Tensor bias,
   a = cast(a, dtype);
   b = cast(b, dtype);
   if (bias.defined()) bias = cast(bias, dtype);
-  if (!can_multiply(a, b)) return recorded(a, b, bias, attrs);  // throws, and shows the caller's shapes
+  if (!can_multiply(a, b)) return recorded(a, b, bias, attrs);  // throws an error with the caller's shapes
   const bool row = a.rank() == 1, column = b.rank() == 1;
   Tensor c = product(row ? unsqueeze(a, 0) : a, column ? unsqueeze(b, 1) : b, bias, attrs);
   if (row) c = squeeze(c, -2);

@@ -64,8 +64,8 @@ Tensors decompose_forward(std::span<const Tensor> in, const Attrs& a) {
   return centred ? Tensors{y, mu, scale} : Tensors{y, scale};
 }
 
-// Depends on x, z and the weight only: the statistics are recomputed from x, so a second derivative does not
-// need their gradients.
+// Depends only on x, z and the weight. It recomputes the statistics from x, so a second derivative does not
+// need gradients of the statistics.
 template <bool centred>
 Tensors decompose_backward(std::span<const Tensor> in, const Attrs& a) {
   const auto& n = a.as<NormAttrs>();

@@ -8,10 +8,10 @@ namespace tg {
 struct Op;
 
 // The statistics of a row, in the compute type, are its mean (layer_norm only) and 1/σ.
-// - Forward inputs: x [..., n], then weight [n] and bias [n] if present. Outputs: y, then the statistics,
-//   which the gradient needs.
-// - Backward inputs: x, z, the statistics, then the weight if present. Outputs: z_x, then z_weight and z_bias
-//   if needed.
+// - The forward has the inputs x [..., n] and, if present, weight [n] and bias [n]. The outputs are y and the
+//   statistics. The backward reads the statistics.
+// - The backward has the inputs x, z, the statistics and, if present, the weight. The outputs are z_x and, if
+//   needed, z_weight and z_bias.
 struct NormAttrs {
   double eps;
   bool weight, bias;  // backward: bias means that z_bias is needed

@@ -84,9 +84,8 @@ Tensors decompose_paged(std::span<const Tensor> in, const Attrs& attrs) {
   return {o, lse};
 }
 
-// The cost if all sequences have the maximum length. The pools are operands, but only the pages of the
-// sequences are read. The size of a pool does not matter, nor does the number of table entries that refer to
-// one page.
+// The cost if all sequences have the maximum length. Only the pages of the sequences are read, so the cost
+// does not depend on the size of the pools. It also does not depend on the number of table entries per page.
 Cost paged_cost(std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
   const Shape &q = in[0].shape(), &k = in[1].shape(), &v = in[2].shape();
   const double keys = static_cast<double>(in[3].layout.numel() * k[1]),
@@ -153,7 +152,7 @@ const Op& paged_attn_op =
                 .decompose = decompose_paged,
                 .samples = paged_samples,
                 .cost = paged_cost,
-                // As in flash_attn, for all keys that fit into the pages.
+                // As in flash_attn, for the maximum number of keys.
                 .roundings =
                     [](std::span<const Operand> in, std::span<const Operand>, const Attrs&) {
                       const Shape &k = in[1].shape(), &table = in[3].shape();

@@ -9,19 +9,19 @@ namespace tg {
 // Options of paged_attn().
 struct PagedAttentionOptions {
   std::optional<double> scale = {};  // factor of q·kᵀ; default: 1/√d
-  std::int64_t window_left = -1;  // number of keys before its own position that a query attends to; −1: all
-  double softcap = 0;             // as in AttentionOptions
-  Tensor sink = {};               // [H], as in AttentionOptions
+  std::int64_t window_left = -1;     // number of earlier keys that a query attends to; −1: all
+  double softcap = 0;                // as in AttentionOptions
+  Tensor sink = {};                  // [H], as in AttentionOptions
 };
 
 // Computes attention with a paged cache. q is [B, H, L, d]. The page pools are k [P, page, Hk, d] and v [P,
-// page, Hk, dv], with any strides. All three have one floating dtype. v may be the first columns of k (MLA
-// with absorbed projections), which are then read once. `table` is i32 [B, n] and `lengths` i32 [B], 0 …
-// n·page. Sequence b has lengths[b] keys, including the new tokens. Key t is `k[table[b, t / page], t %
-// page]`. Table entries and page slots beyond these keys are never read. Query i of L is the token at
-// position lengths[b] − L + i and attends to keys up to that position. A query with a negative position is
-// padding: o = 0 and ξ = −∞, or ξ = sink if there is a sink. Not differentiable. Throws ShapeError or
-// DTypeError for other operands.
+// page, Hk, dv], with any strides. All three have one floating dtype. v may be the first columns of k, as in
+// MLA with absorbed projections; these columns are then read once. `table` is i32 [B, n]. `lengths` is i32
+// [B], with values 0 … n·page. Sequence b has lengths[b] keys, including the new tokens. Key t is `k[table[b,
+// t / page], t % page]`. Table entries and page slots beyond these keys are never read. Query i of L is the
+// token at position lengths[b] − L + i and attends to keys up to that position. A query with a negative
+// position is padding. It has o = 0, and ξ is −∞, or sink if there is a sink. Not differentiable. Throws
+// ShapeError or DTypeError for other operands.
 //
 // Results are batch-invariant: a row depends only on its own query, keys and position. It is bitwise
 // identical for any batch, page assignment, cache size and number of threads. A prompt may be processed in

@@ -109,7 +109,8 @@ std::vector<Sample> binary_samples(const char* op) {
                              call);
 }
 
-// maximum and minimum: the selected operand gets the gradient; equal operands get half of it each.
+// maximum and minimum: the selected operand gets the gradient. If both operands are equal, each gets half of
+// the gradient.
 Tensors shared_by_winner(const Backprop& b, const Tensor& a_wins) {
   const Tensor &z = b.z[0], tie = equal(b.in[0], b.in[1]), half = z * 0.5;
   return {where(tie, half, where(a_wins, z, 0)), where(tie, half, where(a_wins, 0, z))};
@@ -127,9 +128,9 @@ double least_invertible(DType t) {
 }
 
 // ∂(a^b)/∂a = b·a^(b-1). It is 0 if b is 0, even if 1/a is infinite. ∂(a^b)/∂b = a^b·log a. It is 0 if a or
-// a^b is 0. If `where` does not select a value, the value is computed from a harmless base. Otherwise 0·∞
-// would enter the derivatives of these gradients. Both conditions are comparisons of floating numbers,
-// because these are fused. The boolean `and` of two comparisons would be stored.
+// a^b is 0. Elements that `where` does not select are computed from a harmless base. Otherwise second
+// derivatives would contain 0·∞. Both conditions are comparisons of floating numbers, because such
+// comparisons are fused. The boolean `and` of two comparisons would be stored.
 Tensors pow_gradient(const Backprop& g) {
   const Tensor &a = g.in[0], &b = g.in[1];
   Tensor za, zb;
@@ -183,8 +184,8 @@ Tensor gelu_tanh_curvature(const Tensor& any_x) {
 
 }  // namespace
 
-// Each line below contains the op, the definition of its result y, the shape rule, the operands of samples,
-// and the gradient. The gradient is an expression of z, the operands a and b (or x), and y.
+// Each line below defines an op: the formula of the result y, the shape rule, the operands of samples, and
+// the gradient. The gradient is an expression of z, y and the operands, which are a and b, or x.
 #define TG_BINARY_OP(op, sign, formula, rule, fill_a, fill_b, ...)                                        \
   Tensor op(TensorArg a, TensorArg b);                                                                    \
   const Op& op##_op =                                                                                     \

@@ -13,8 +13,8 @@ extern const Op& bernoulli_op;
 
 namespace {
 
-// The graph's random state. It is recorded first. The stream number is the index of the next node and
-// therefore unique.
+// The graph's random state, recorded before the op, and a stream number. The stream number is the index of
+// the next node, so it is unique.
 struct Source {
   Tensor state;
   std::uint64_t stream;

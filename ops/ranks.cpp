@@ -18,7 +18,7 @@ extern const Op &all_gather_op, &reduce_scatter_op;
 
 namespace {
 
-// The effect of an op on the size of axis 0.
+// The size of axis 0 of a result, compared with the operand.
 enum class Sizes { kept, times_ranks, divided };
 
 std::vector<OutSpec> infer_list(std::span<const Operand> in, const Attrs& attrs, Sizes sizes, bool divides,
@@ -50,7 +50,8 @@ std::vector<OutSpec> infer_of(std::span<const Operand> in, const Attrs& attrs) {
   return infer_list(in, attrs, sizes, divides, adds);
 }
 
-// The gradients of a list of tensors: f(z, attributes) for the defined z, in the dtypes of the inputs.
+// Returns the gradients of a list of tensors. They are f(z, attributes) for the defined z, cast to the dtypes
+// of the inputs.
 template <class F>
 Tensors each_that_arrives(const Backprop& g, F f) {
   Tensors z, arrived;
@@ -69,7 +70,7 @@ Tensors recorded(const Op& op, const TensorList& xs, const RankAttrs& attrs, Whe
   return xs[0].graph().record(op, pieces, attrs, where);
 }
 
-// The gradient if it is an op with the same attributes.
+// The gradient of an op, if the gradient is `op` with the same attributes.
 Tensors gradient_by(const Op& op, const Backprop& g) {
   return each_that_arrives(g, [&](const Tensors& z, const RankAttrs& a) { return recorded(op, z, a); });
 }
@@ -96,7 +97,7 @@ Tensors swapped(std::int64_t axis, const Tensors& xs, Where where) {
   return ys;
 }
 
-// Throws the errors of a call of the op. Does not record anything in the list's graph.
+// Throws the errors of a call of the op, without recording anything in the graph of the tensors.
 void check_call(const Op& op, const TensorList& xs, const RankAttrs& attrs, std::int64_t axis, Where where) {
   Graph apart;
   Tensors same;
@@ -105,7 +106,7 @@ void check_call(const Op& op, const TensorList& xs, const RankAttrs& attrs, std:
   recorded(op, swapped(axis, same, where), attrs, where);
 }
 
-// Records a call on a list with `axis` in front. With one rank it returns the list.
+// Moves `axis` to the front and records a call on a list. With one rank, returns the list.
 Tensors along(const Op& op, const TensorList& xs, const RankAttrs& attrs, std::int64_t axis, Where where) {
   const bool alone = is_alone(xs, attrs.ranks, op.name, where);
   detail::first_of(xs, op.name, where);
@@ -245,7 +246,7 @@ TensorList all_to_all(const TensorList& xs, int ranks, std::int64_t axis, Where 
 
 TensorList ppermute(const TensorList& xs, int ranks, int shift, Where where) {
   if (is_alone(xs, ranks, "ppermute", where)) return xs;
-  // The remainder makes equivalent shifts equal and lets a negation never overflow.
+  // With the remainder, equivalent shifts are equal, and a negation cannot overflow.
   return along(ppermute_op, xs, {.ranks = ranks, .shift = shift % ranks}, 0, where);
 }
 

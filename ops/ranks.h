@@ -6,12 +6,12 @@
 // - partial: the tensor is Σ_r x_r
 // - varying: each rank has a different value
 //
-// The comment of each op gives the kind of its operand and of its result. The gradients are correct for a
-// loss that is replicated and counted once. All ranks must run the same programs in the same order. A group
-// of one rank needs no communicator, and these functions then record only casts.
+// The comment of each op gives the kinds of operand and result. The gradients are correct for a replicated
+// loss that counts once, not once per rank. All ranks must run the same programs in the same order. With one
+// rank, no communicator is needed, and these functions record only casts.
 //
-// A list of tensors is one step. An `axis` that is divided must have a size that is a multiple of the number
-// of ranks; otherwise ShapeError is thrown. Results are row-major.
+// A call on a list of tensors is one step. If an op divides `axis`, the size of the axis must be a multiple
+// of the number of ranks; otherwise ShapeError is thrown. Results are row-major.
 #pragma once
 
 #include <vector>
@@ -29,8 +29,9 @@ struct ReduceOptions {
 };
 
 // partial → replicated: y = Σ_s x_s, for floating dtypes; 16-bit dtypes are summed in f32. The order of the
-// sum is a fixed binary tree, whose left half has the largest power of two below the number of ranks. So a
-// sum over 2^k ranks is bitwise identical to the sum of the two sums over 2^(k−1) ranks. Gradient: z_x = z_y.
+// sum is a fixed binary tree. The left half has the largest power of two below the number of ranks. A sum
+// over 2^k ranks is therefore bitwise identical to the sum of two sums over 2^(k−1) ranks. Gradient: z_x =
+// z_y.
 TensorList all_reduce(const TensorList& xs, int ranks, const ReduceOptions& options = {},
                       Where where = Where::current());
 // replicated → varying: y = x. Gradient: z_x = all_reduce(z_y).

@@ -61,11 +61,11 @@ Tensors extreme_gradient(const Backprop& g) {
   return {cast(hit * cast(stretched(g.z[0], g), wide) / hits, x.dtype())};
 }
 
-// Returns z ⊛ the product of the other elements over axes[first], axes[first + 1], …; z has size 1 along
-// them. It does not divide, so the result and all of its derivatives are right even if elements are zero,
-// infinite or of very different magnitude. An axis is cut into up to 8 slices. The gradient of a slice is the
-// product of the other slices times the gradient of the product over all slices. The gradient of that product
-// has an eighth of the size and is computed in the same way.
+// For each element, returns z times the product of all other elements over axes[first], axes[first + 1], …. z
+// has size 1 along these axes. The function does not divide. The result and all derivatives are therefore
+// right even if elements are zero, infinite or of very different magnitude. An axis is cut into up to 8
+// slices. For a slice, the result is the product of the other slices times a gradient with an eighth of the
+// size, which is computed in the same way.
 Tensor times_others(const Tensor& x, const Tensor& z, const Axes& axes, int first) {
   if (first == axes.size()) return z;
   const std::int64_t axis = axes[first], n = x.size(axis);

@@ -1,6 +1,6 @@
 // Ring attention, composed of the flash_attn calls in ring_schedule.h. It is a region with a custom gradient.
-// Differentiating the calls and merges would give the same gradient but keep all keys and all partial results
-// in memory.
+// Automatic differentiation of the calls and merges would give the same gradient, but it would keep all keys
+// and partial results in memory.
 #include <tilegrad/ops/ring_attention.h>
 
 #include <algorithm>
@@ -31,8 +31,8 @@ Tensor rows(const Tensor& x, std::int64_t first, std::int64_t count) {
   return first == 0 && count == x.size(2) ? x : slice(x, 2, first, first + count);
 }
 
-// x [B, H, rows, …] starts at row `first` of one of the two pieces. Returns the complete piece, with `value`
-// in its other rows.
+// x [B, H, rows, …] contains some rows of a piece, starting at row `first`. Returns the complete piece, with
+// `value` in all other rows.
 Tensor whole_piece(const Tensor& x, std::int64_t first, std::int64_t piece, double value) {
   const std::int64_t behind = piece - first - x.size(2);
   if (first == 0 && behind == 0) return x;
@@ -88,8 +88,8 @@ struct Travellers {
   }
 };
 
-// The number of visible keys per rank and call, i32 [ranks, calls]. Contains only calls for which the number
-// differs between ranks.
+// The number of visible keys per rank and call, i32 [ranks, calls]. Calls with the same number on all ranks
+// are omitted.
 Array visible_table(const Ring& ring, std::int64_t calls) {
   std::vector<std::int32_t> numbers;
   for (int rank = 0; rank < ring.ranks; ++rank)
@@ -131,8 +131,8 @@ class CallOptions {
   std::int64_t batch_, column_ = 0;
 };
 
-// ξ as a rounded value and its rounding error. For scores far from 0, the rounded value has no bits left for
-// log π.
+// ξ as a rounded value and the rounding error. If scores are far from 0, the rounded value has no bits left
+// for log π.
 struct SplitLse {
   Tensor value, rest;  // [B, H, rows]
 
@@ -165,8 +165,8 @@ struct CallResult {
   SplitLse lse;
 };
 
-// `in` has q, k, v, and the rank's row of the table if there is one. Returns O, ξ, and exp(ξ_j − ξ) for each
-// call.
+// `in` contains q, k, v and, if there is a table, the rank's row of it. Returns O, ξ, and exp(ξ_j − ξ) for
+// each call.
 Tensors ring_forward(const Ring& ring, const Tensors& in) {
   const Tensor& q = in[0];
   Travellers keys{.k = in[1], .v = in[2]};
@@ -233,7 +233,7 @@ Tensors backward(const Ring& ring, const Tensors& in, const Tensors& out, const 
     keys.go_on(step.shift, ring.ranks, true);
     for (const RingCall& c : step.calls) {
       const auto of_call = [&](const Tensor& x) { return rows(x, c.query, c.queries); };
-      // For rows with scores far from 0, flash_attn_backward computes P over the keys of the call only. P
+      // If scores of a row are far from 0, flash_attn_backward normalizes P over the keys of the call. The P
       // over all keys is exp(ξ_j − ξ)·P.
       const Tensor is_far = greater(abs(of_call(lse)), most_plain_lse(q.dtype())),
                    weight = where(is_far, out[nth++], 1);

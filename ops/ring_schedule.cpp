@@ -13,9 +13,9 @@ std::array<int, 2> pieces_of(int rank, int ranks) {
   return {rank, 2 * ranks - 1 - rank};
 }
 
-// The call of a query piece with a key piece that begins `distance` tokens earlier. The call omits rows at
-// either end of the queries that see no key, and keys at either end that no query sees. The window limits are
-// then not negative, as flash_attn requires. Returns nothing if no query sees a key.
+// The call of a query piece with a key piece that begins `distance` tokens earlier. At both ends, queries
+// without visible keys and keys without queries are omitted. The window limits are then not negative, as
+// flash_attn requires. Returns nothing if no query sees a key.
 std::optional<RingCall> piece_call(std::int64_t piece, std::int64_t distance, const RingMask& mask) {
   RingCall c{.queries = piece, .keys = piece};
   // distance − left ≤ key row − query row ≤ distance + right, and both rows are below `piece`.

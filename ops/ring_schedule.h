@@ -13,9 +13,9 @@ struct RingMask {
   std::int64_t left = -1, right = -1;
 };
 
-// A call on rows of the rank's queries and of the received keys. With a mask, both have the same number of
-// rows. `left` and `right` limit the distance from a query's row to a key's row. Both rows are counted from 0
-// within the call.
+// A call on some rows of the rank's queries and of the received keys. With a mask, the call has the same
+// number of query rows and key rows. `left` and `right` limit the distance from a query's row to a key's row.
+// Both rows are counted from 0 within the call.
 struct RingCall {
   std::int64_t query = 0, queries = 0;  // first row and number of rows
   std::int64_t key = 0, keys = 0;

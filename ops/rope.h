@@ -8,7 +8,7 @@
 namespace tg {
 
 struct RopeAttrs {
-  std::vector<double> frequencies;  // ω_i, one per pair: the first 2·size elements of a row are rotated
+  std::vector<double> frequencies;  // ω_i, one per pair; 2·size elements of a row are rotated
   bool interleaved;                 // pairs are (2i, 2i + 1); otherwise (i, i + size)
   bool inverse;                     // rotates by −angle
   std::int64_t start;               // position of the first row if there are no positions

@@ -45,8 +45,8 @@ std::vector<Sample> sample_samples() {
       {"many", {{{6, 3000}}, temperature, keys, top_k, top_p}, cut}};
 }
 
-// Returns an option as one number per row; x has one number for all rows, or one per row. A number is checked
-// here. A tensor gets its values when the program runs.
+// Returns an option as one number per row. x is a number for all rows, or a tensor with one number per row.
+// Only numbers are checked here, because the values of tensors are known only when the program runs.
 Tensor for_rows(Graph& graph, const TensorArg& x, std::int64_t rows, double absent, DType dtype,
                 const char* name, const Range& range) {
   if (x.is_number()) detail::check_options_at(x.where(), "sample", {{name, x.number(), range}});

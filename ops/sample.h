@@ -1,6 +1,6 @@
 // Draws a token from logits. The result is the same on every backend and in nn/generation/sampling.h. A
 // token's weight e^((logit − best)/temperature) is rounded to an integer. Sums of integers are exact in any
-// order, so a token depends only on its logits and its key. Code that uses this header must be compiled
+// order, so a token depends only on the logits and the key. Code that uses this header must be compiled
 // without contraction of products and sums (FMA). The weights are then bitwise identical everywhere.
 #pragma once
 
@@ -28,7 +28,7 @@ inline constexpr std::uint32_t sample_stream = 0xffffff01u;
   return (std::uint64_t{words[0]} << 32 | words[1]) >> 11 << 11;
 }
 
-// Returns ⌊a·b / 2^64⌋: the fraction b, in units of 2^-64, of a total weight a.
+// Returns ⌊a·b / 2^64⌋. a is a total weight, and b is a fraction in units of 2^-64.
 [[gnu::always_inline]] constexpr std::uint64_t share_of(std::uint64_t a, std::uint64_t b) {
   const std::uint64_t a0 = a & 0xffffffffu, a1 = a >> 32, b0 = b & 0xffffffffu, b1 = b >> 32;
   const std::uint64_t middle = a1 * b0 + (a0 * b0 >> 32);
@@ -64,8 +64,8 @@ inline constexpr std::uint32_t sample_stream = 0xffffff01u;
   return counts ? weight : 0;
 }
 
-// Whether the temperature is positive with a finite inverse. Otherwise, including NaN, the most likely token
-// is chosen.
+// Whether the temperature is positive and has a finite inverse. If not, or if it is NaN, the most likely
+// token is chosen.
 [[gnu::always_inline]] constexpr bool is_drawn(double temperature) {
   return temperature > 0 && 1 / temperature <= std::numeric_limits<double>::max();
 }

@@ -1,5 +1,5 @@
-// slice views a part of an axis. slice_assign copies a tensor and overwrites such a part. slice_at copies a
-// part whose start is a tensor.
+// slice returns a view of a part of an axis. slice_assign copies a tensor and overwrites such a part.
+// slice_at copies a part; its start is a tensor.
 #include <algorithm>
 
 #include "ops/common.h"

@@ -6,7 +6,7 @@
 
 namespace tg {
 
-// Limits of Σ x² for a few numbers that are summed in their own type C. Outside of these limits, squares may
+// Limits of Σ x² for a few numbers of type C that are also summed in C. Outside of these limits, squares may
 // have overflowed or underflowed. The numbers are then scaled by SquareSums::factor_for() and summed again in
 // f64.
 template <class C>

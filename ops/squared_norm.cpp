@@ -1,7 +1,8 @@
 // Norms of a list of tensors, which may differ in shape and dtype, for clipping gradients by their global
 // norm:
 // - squared_norm: Σ x² over all elements of all tensors, in f32, or in f64 if one of the tensors is f64
-// - global_norm: √Σ x². It is correct if the norm is in the range of its dtype, even if its square is not
+// - global_norm: √Σ x². It is correct if the dtype can represent the norm, even if it cannot represent the
+//   square
 // - block_norms: √Σ x² over each norm_block elements of a tensor. Ranks that store shards of a tensor compute
 //   the same norms as one rank that stores all of it.
 #include "ops/common.h"

@@ -21,8 +21,8 @@ Tensor positions(Graph& graph, std::int64_t n) {
   return unsqueeze(arange(graph, 0, static_cast<double>(n), 1, f64), 1);
 }
 
-// For rows i [L, 1]: the beginning and end of the row's packed sequence in the queries and in the keys. They
-// are 0 for rows outside of all sequences.
+// For each row i [L, 1]: the packed sequence of the row, as its beginning and end in the queries and in the
+// keys. All are 0 for rows outside of all sequences.
 struct Sequences {
   Tensor q_begin, q_end, k_begin, k_end;  // [L, 1]
 };
@@ -124,7 +124,7 @@ struct Scores {
   Tensor keep;     // [B, H, L, T], undefined without dropout
 };
 
-// c = A.max and π = exp(A − c).sum of each row [B, H, L, 1], including the sink; For a row without keys, c =
+// c = A.max and π = exp(A − c).sum for each row [B, H, L, 1], including the sink. A row without keys has c =
 // 0 and π = 1.
 struct Softmax {
   explicit Softmax(const Scores& n) {

@@ -101,7 +101,7 @@ Tensor unsqueeze(TensorArg x, std::int64_t axis) {
   return view(x, detail::at_call(x, [&] { return unsqueeze(x.tensor().layout(), axis).shape; }));
 }
 
-// The methods of Tensor pass on the line of their caller.
+// The methods of Tensor pass on the source line of the caller.
 Tensor Tensor::transpose(std::int64_t a, std::int64_t b, Where at) const {
   return tg::transpose({*this, at}, a, b);
 }

@@ -11,11 +11,10 @@ namespace tg::parallel {
 namespace {
 
 constexpr Milliseconds look_each{100};
-// If a detector has not run for this long, its own process was stopped, perhaps together with all other
-// ranks.
+// If a detector has not run for this time, its process was stopped, possibly together with all other ranks.
 constexpr Milliseconds longest_absence{2'000};
-// Delay between the exit of a rank and its report. After this delay, all messages of that rank have arrived,
-// so a rank that still waits is not waiting for an earlier action of it.
+// Delay between the exit of a rank and the report about it. After this delay, all messages of that rank have
+// arrived. If another rank still waits, it is not waiting for an earlier action of the rank that exited.
 constexpr Milliseconds after_its_end{1'000};
 
 }  // namespace
@@ -45,7 +44,7 @@ std::optional<LostRank> HangDetector::look(Time now, std::span<const Seen> ranks
     if (begins || is.beats != was.beats) r.beaten = now;
     r.seen = is;
   }
-  // Finds the rank that has waited longest. It waits for a rank that has exited, hangs or is stopped.
+  // Finds the rank that has waited longest. The rank for which it waits has exited, hangs or is stopped.
   const auto waiting = std::min_element(ranks_.begin(), ranks_.end(), [](const Rank& a, const Rank& b) {
     return std::pair(!a.seen.is_waiting, a.moved) < std::pair(!b.seen.is_waiting, b.moved);
   });
@@ -62,7 +61,7 @@ std::optional<LostRank> HangDetector::look(Time now, std::span<const Seen> ranks
   for (const Rank& r : ranks_)
     if (r.seen.has_ended && std::min(waited, now - r.moved) >= timeout_of(r))
       return lost(r, "exited while " + waiter);
-  for (const Rank& r : ranks_) {  // a stopped process sends no heartbeat, even in a pause or while waiting
+  for (const Rank& r : ranks_) {  // a stopped process sends no heartbeats
     const auto silent = now - r.beaten;
     if (&r != &*waiting && silent >= timeout_of(r) && waited >= timeout_of(r))
       return lost(r, "is stopped: no heartbeat for " + seconds_text(silent) + "; " + waiter);
@@ -144,8 +143,8 @@ void Watchdog::look_for_hangs() {
     memory_->mark_lost(lost->rank, lost->why, rank_);
 }
 
-// If this rank is writing a checkpoint, it completes it. Writing does not need the lost rank, because the
-// ranks synchronized before.
+// If this rank is writing a checkpoint, it finishes writing. It does not need the lost rank for that, because
+// the ranks synchronized before.
 std::int64_t Watchdog::time_left() const {
   const EndState& own = own_end_state();
   const std::int64_t now = monotonic_ms(),

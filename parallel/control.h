@@ -18,8 +18,8 @@
 
 namespace tg::parallel {
 
-// Detects ranks that hang, from the states that all ranks publish. The current time is an argument. Intervals
-// start when the detector sees a change.
+// Detects ranks that hang, based on the states that all ranks publish. The current time is an argument. An
+// interval starts when the detector sees a change.
 class HangDetector {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -28,7 +28,7 @@ class HangDetector {
     std::int64_t steps = 0;
     std::uint32_t moves = 0, pauses = 0, beats = 0;
     bool is_waiting = false, has_ended = false;
-    bool is_on_gpu = false;  // if waiting: whether it waits for a GPU, perhaps for its own work
+    bool is_on_gpu = false;  // if waiting: whether for a GPU, possibly for its own work
   };
 
   // `step_timeout` as in JoinOptions.
@@ -51,8 +51,8 @@ class HangDetector {
 
 class Watchdog {
  public:
-  // With ranks on several hosts, `notes` replaces the connections, which can only report the end of a
-  // process.
+  // If the ranks are on several hosts, `notes` is used instead of the connections. A connection can report
+  // only the end of a process.
   Watchdog(std::shared_ptr<SharedMemory> memory, std::vector<Connection> connections,
            std::unique_ptr<Notes> notes, int rank, const JoinOptions& options);
   ~Watchdog();

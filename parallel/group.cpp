@@ -13,7 +13,7 @@
 
 namespace tg::parallel {
 
-// With one rank, all members except the communicator and the LaunchWatch are null.
+// With a single rank, only the communicator and the LaunchWatch are not null.
 struct Group::Parts {
   std::unique_ptr<Communicator> communicator;
   std::shared_ptr<SharedMemory> memory;
@@ -36,7 +36,7 @@ Group::~Group() {
   if (std::uncaught_exceptions() > exceptions_)
     fail("ended with an error");
   else if (RankState* s = parts_->state())
-    s->has_ended.store(1, std::memory_order_release);  // must be set before the connections end
+    s->has_ended.store(1, std::memory_order_release);  // must be set before the connections close
 }
 
 Communicator& Group::communicator() {
@@ -65,7 +65,7 @@ Group::Pause Group::pause() {
 void Group::fail(std::string_view why) noexcept {
   try {
     if (parts_->memory) parts_->memory->mark_lost(parts_->rank, "failed: " + std::string(why), parts_->rank);
-  } catch (...) {  // the end of the connection reports the loss instead
+  } catch (...) {  // the other ranks see that the connection ends
   }
 }
 

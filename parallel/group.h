@@ -1,4 +1,4 @@
-// Group: the ranks of a run, connected and monitored. A program becomes one of several ranks as follows:
+// Group connects and monitors the ranks of a run. A program becomes one of several ranks as follows:
 //
 //     const parallel::World world = parallel::world();          // throws WorldError: exit code 2
 //     const auto group = parallel::join(world);                 // returns on all ranks after all have joined
@@ -31,20 +31,22 @@ int exit_code_of(const std::exception& e);
 // Options of join(): timeouts and callbacks.
 struct JoinOptions {
   std::chrono::milliseconds join_timeout{120'000};  // time for all ranks to join
-  // A rank is lost if it makes no progress for this time, or for 20 × its mean step time if that is longer,
-  // while another rank waits for it. 0: never. The timeout applies after a rank's first progress().
+  // If another rank waits for a rank, and that rank makes no progress for this time, it is lost. If 20 × its
+  // mean step time is longer, that time is used instead. 0: no timeout. The timeout applies after a rank's
+  // first progress().
   std::chrono::milliseconds step_timeout{60'000};
-  // Time after which a process that hangs after a rank was lost is killed with exit_rank_lost; 0: never.
+  // If this process still runs at this time after a rank was lost, it exits with exit_rank_lost; 0: never.
   // While the process writes a checkpoint (io::CheckpointStore), save_after is used instead.
   std::chrono::milliseconds end_after{0}, save_after{120'000};
-  // Called from time to time with a line of status while this rank waits for others.
+  // Called from time to time with a status line while this rank waits for others.
   std::function<void(const std::string&)> report;
-  // Called once, from another thread, when a rank is lost, to end waits outside of Communicator::share().
+  // Called once when a rank is lost, from another thread. It should end waits outside of
+  // Communicator::share().
   std::function<void(const RankLost&)> on_lost;
 };
 
-// The membership of this process in a run. Its destructor leaves the run in an orderly way, or reports this
-// rank as failed if an exception is in flight. Any thread may call its methods.
+// The membership of this process in a run. The destructor leaves the run in an orderly way. If an exception
+// is in flight, it reports that this rank has failed. Any thread may call the methods.
 class Group {
  public:
   // Leaves the run; see above.
@@ -57,8 +59,8 @@ class Group {
   // Reports that this rank has finished a step.
   void progress(std::int64_t step);
 
-  // Suspends the step timeout of this rank while it exists, for example to compile, validate or write a
-  // checkpoint.
+  // While a Pause exists, the step timeout of this rank is suspended. Use it, for example, to compile,
+  // validate or write a checkpoint.
   class Pause {
    public:
     // Ends the pause.
@@ -89,11 +91,11 @@ class Group {
   const int exceptions_;  // in flight when the group was created
 };
 
-// Joins all other ranks of this world, which must be processes of the same program. On one host they belong
-// to one user; on several hosts they know the world's token. With one rank it opens no socket and, unless
-// tools/launch started the process, starts no thread. Throws WorldError if the ranks are inconsistent, such
-// as different programs or tokens or a rank number used twice. Throws RankLost if a rank does not join in
-// time or exits meanwhile.
+// Joins all other ranks of this world. All ranks must be processes of the same program. On one host, they
+// must belong to the same user. On several hosts, they must know the world's token. With a single rank, the
+// function opens no socket. It then starts a thread only if tools/launch started the process. Throws
+// WorldError if the ranks are inconsistent: different programs, different tokens, or a rank number that is
+// used twice. Throws RankLost if a rank does not join in time, or exits during the join.
 std::shared_ptr<Group> join(const World& world, const JoinOptions& options = {});
 
 }  // namespace tg::parallel

@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::uint64_t board_magic = 0x6472616f62206774;  // "tg board"
 
-// Returns the n-th number in a string of numbers that are separated by ':'. If it is not a number, returns
-// −1, which is neither a process id nor a descriptor.
+// Returns the n-th number in a string. Numbers are separated by ':'. If the n-th part is not a number,
+// returns −1, which is neither a process id nor a descriptor.
 int field(std::string_view text, int n) {
   for (; n > 0; --n) {
     const std::size_t colon = text.find(':');

@@ -1,5 +1,5 @@
-// Shared memory in which tools/launch and its ranks publish their exit states. The launcher creates it, and
-// each rank maps it. The launcher can therefore read, without help of a rank, whether the rank is saving a
+// Shared memory in which tools/launch and its ranks publish their exit states. The launcher creates the
+// memory, and each rank maps it. Without communication, the launcher can then read whether a rank is saving a
 // checkpoint or was asked to exit.
 #pragma once
 
@@ -17,14 +17,14 @@ namespace tg::parallel {
 
 struct BoardMemory;
 
-// The launcher's side. The launcher creates one each time that it starts the ranks.
+// The launcher's side. Each time the launcher starts the ranks, it creates a new LaunchBoard.
 class LaunchBoard {
  public:
   LaunchBoard(int ranks, const EndTimes& times);
   ~LaunchBoard();
   LaunchBoard(const LaunchBoard&) = delete;
 
-  static constexpr const char* variable = "TG_LAUNCH";  // environment variable of the ranks; its value:
+  static constexpr const char* variable = "TG_LAUNCH";  // environment variable; its value:
   std::string value() const;
   EndState& state(int local_rank) const;
 
@@ -33,9 +33,9 @@ class LaunchBoard {
   BoardMemory* const memory_;
 };
 
-// The launcher that started this process, found by TG_LAUNCH and LOCAL_RANK. The first call shares this
-// process's EndState with the launcher. Null if the process was started without tools/launch, or if the
-// memory cannot be opened.
+// Returns the launcher that started this process, according to TG_LAUNCH and LOCAL_RANK. The first call
+// shares this process's EndState with the launcher. Returns null if the process was started without
+// tools/launch, or if the memory cannot be opened.
 struct Launch {
   int process;
   EndTimes times;
@@ -45,8 +45,8 @@ struct Launch {
 };
 const Launch* launch_of_this_process();
 
-// A thread of a rank that continues a stopped launcher. It does this if a signal asks the launcher or this
-// rank to exit, because the launcher must then act.
+// A thread of a rank. If the launcher is stopped, and a signal asks the launcher or this rank to exit, the
+// thread continues the launcher, because the launcher must then act.
 class LaunchWatch {
  public:
   explicit LaunchWatch(const Launch& launch);

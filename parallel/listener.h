@@ -1,6 +1,6 @@
-// The socket on which rank 0 accepts the other ranks: a Unix socket on one host (local_listener.cpp), or a
-// TCP socket for several hosts (network_listener.cpp). Messages of a peer are ignored until the peer is
-// authenticated.
+// The socket on which rank 0 accepts the other ranks. On one host it is a Unix socket (local_listener.cpp);
+// for several hosts it is a TCP socket (network_listener.cpp). Until a peer is authenticated, its messages
+// are ignored.
 #pragma once
 
 #include <array>
@@ -43,7 +43,7 @@ struct Reply {
 static_assert(std::has_unique_object_representations_v<Join> &&
               std::has_unique_object_representations_v<Reply>);
 
-// Returns the time until then in ms, for os::poll(): rounded up, at least 0.
+// Returns the time from now to `then` in ms, for os::poll(). It is rounded up and at least 0.
 int until(Clock::time_point then);
 
 std::string job_hash(const std::string& job);
@@ -55,7 +55,7 @@ struct JoiningPeer {
   FileDescriptor socket;
   Clock::time_point leave;                // deadline for its Join
   Join join = {};                         // set once it has arrived
-  Digest own_nonce = {}, its_nonce = {};  // used once, in proofs; only in a network
+  Digest own_nonce = {}, its_nonce = {};  // used in one proof each; only in a network
   std::string received = {};              // the first bytes of an incomplete message
 };
 
@@ -85,7 +85,7 @@ class Listener {
 std::unique_ptr<Listener> open_local_listener(const World& world);
 std::unique_ptr<Listener> open_network_listener(const World& world, const JoinOptions& options);
 
-// The side of the other ranks: each function connects to rank 0 and joins.
+// For the other ranks: each function connects to rank 0 and joins.
 Meeting enter_local(const World& world, const JoinOptions& options, const std::string& build);
 Meeting enter_network(const World& world, const JoinOptions& options, const std::string& build);
 

@@ -103,7 +103,7 @@ std::unique_ptr<Listener> open_local_listener(const World& world) {
 Meeting enter_local(const World& world, const JoinOptions& options, const std::string& build) {
   FileDescriptor s = connect_to_host(world, options);
   const Join join = join_of(world, build, Purpose::control);
-  // An error is ignored here: the reply then contains the reason, or the connection has ended.
+  // An error is ignored here. In that case the reply contains the reason, or the connection has ended.
   os::send(s.fd, raw_bytes(join));
   const Clock::time_point end = end_of_patience(options);
   while (os::poll({s.fd}, until(end)) != 0)

@@ -56,7 +56,7 @@ inline std::string seconds_text(std::chrono::duration<double> t) {
   return formatted(t.count() < 10 ? "%.1f s" : "%.0f s", t.count());
 }
 
-// Starts a thread that receives no signals. The threads of the program handle them.
+// Starts a thread that receives no signals. Other threads of the program handle the signals.
 inline std::thread start_thread(std::function<void()> f) {
   const os::BlockedSignals blocked;
   return std::thread(std::move(f));

@@ -13,8 +13,8 @@ namespace tg::parallel {
 namespace {
 
 constexpr Milliseconds wait_each{50};
-// When a data connection ends, the reason may still arrive on the control connection. This is the time to
-// wait for it.
+// When a data connection ends, the reason may still arrive on the control connection. A rank waits for this
+// time.
 constexpr Milliseconds patience_with_news{5'000};
 // Minimum interval between a rank's state messages. The watchdog runs at the same interval.
 constexpr Milliseconds least_beat{100};
@@ -23,8 +23,8 @@ const char* const without_a_word = "is lost: its process exited without reportin
 
 }  // namespace
 
-// The header of rank 0's answer. It contains the number of bytes of all ranks, or a rank with a different
-// number of bytes from rank 0.
+// The header of rank 0's answer. It contains the number of bytes that each rank sent. If a rank sent a
+// different number from rank 0, it contains that rank instead.
 struct NetworkCommunicator::Head {
   std::uint64_t bytes = 0, other_bytes = 0;
   std::int64_t other = -1;
@@ -170,7 +170,7 @@ void Notes::add_to(std::vector<os::Polled>& waited) const {
 void Notes::hear() {
   for (Peer& p : peers_)
     if (p.is_open) hear(p);
-  // A rank receives messages only from rank 0, which monitors the other ranks.
+  // A rank receives messages only from rank 0. Rank 0 monitors all ranks.
   if (rank_ != 0)
     for (int r = 1; r < memory_->ranks(); ++r)
       if (r != rank_) memory_->state(r).beats.fetch_add(1, std::memory_order_relaxed);
@@ -224,7 +224,7 @@ void Notes::lose(Peer& peer, const std::string& why) {
   if (memory_->state(peer.connection.rank).has_ended.load(std::memory_order_relaxed) == 0)
     memory_->mark_lost(peer.connection.rank, why, rank_);
   peer.is_open = false;
-  os::shut_down(peer.connection.socket.fd);  // the peer may be waiting for the end
+  os::shut_down(peer.connection.socket.fd);  // the peer may be waiting for this
 }
 
 Notes::State Notes::own_state() const {
@@ -252,7 +252,7 @@ void Notes::say() {
   if (says_state) last_said_ = text(without_beat), last_time_ = now;
   for (Peer& p : peers_) {
     if (!p.is_open) continue;
-    // If a peer does not read, this state is not sent to it. A loss is always sent.
+    // If a peer does not read, a state is not sent to it. A loss is always sent.
     if (says_state && p.unsent.empty()) p.unsent = text(state);
     if (lost && !std::exchange(p.knows_of_loss, true)) {
       Loss loss{.rank = lost->rank, .why = {}};
@@ -266,7 +266,7 @@ void Notes::say() {
 void Notes::send(Peer& peer) {
   while (!peer.unsent.empty()) {
     const auto [n, error] = os::send(peer.connection.socket.fd, std::as_bytes(std::span(peer.unsent)));
-    if (error != 0) return;  // the buffer is full; or the connection failed, and hear() finds the reason
+    if (error != 0) return;  // full, or failed: hear() then finds the reason
     peer.unsent.erase(0, n);
   }
 }

@@ -1,5 +1,5 @@
-// Ranks of several hosts: a star of connections around rank 0, two per rank. One connection transfers the
-// data of share(), the other one state messages.
+// Ranks of several hosts. Each other rank has two connections to rank 0. One transfers the data of share(),
+// and the other transfers state messages.
 #pragma once
 
 #include <chrono>
@@ -40,7 +40,7 @@ class NetworkCommunicator : public Communicator {
 };
 
 // The interval between heartbeats: one second, or an eighth of `step_timeout` if that is less. A step_timeout
-// of 0 means none.
+// of 0 means no timeout.
 std::chrono::milliseconds beat_of(std::chrono::milliseconds step_timeout);
 
 // State messages between ranks. Each rank sends its RankState to rank 0. Rank 0 sends its own RankState to

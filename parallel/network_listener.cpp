@@ -1,5 +1,5 @@
-// Ranks of several hosts connect to the address on which rank 0 listens. A peer must prove that it knows the
-// token before rank 0 reads its Join. Rank 0 proves with its reply that it knows the token, too:
+// Ranks of several hosts connect to the address on which rank 0 listens. Before rank 0 reads a peer's Join,
+// the peer must prove that it knows the token. The reply proves that rank 0 also knows the token:
 //
 //      rank 0 → peer  challenge  a nonce n
 //      peer → rank 0  answer     its nonce m, its Join, HMAC(token, "joins", n, m, Join)
@@ -238,12 +238,12 @@ class Entrance {
     if (socket_.fd < 0) return error;
     error = os::connect(socket_.fd, a);
     if (error != 0 && error != EINPROGRESS) return error;
-    // Connects again to a host that does not answer yet. The system's retries would become too rare.
+    // Connects again if the host does not answer yet, because the system's retries become too rare.
     error =
         wait({.descriptor = socket_.fd, .for_room = true}, std::min(end, Clock::now() + Milliseconds(5'000)));
     if (error == 0) error = os::connect_error(socket_.fd);
-    // Before rank 0 listens, the system may assign rank 0's port to a connecting rank on the same host. That
-    // rank then connects to itself.
+    // If rank 0 does not listen yet, the system may assign rank 0's port to a connecting rank on the same
+    // host. That rank then connects to itself.
     return error == 0 && os::is_its_own_peer(socket_.fd) ? ECONNREFUSED : error;
   }
 

@@ -76,7 +76,7 @@ class Host {
       for (const os::Polled& w : waited)
         if (w.descriptor == c.socket.fd && w.is_ready)
           throw RankLost("[ranks] rank " + std::to_string(c.join.rank) + " exited before all ranks joined");
-    // Each call processes one peer that has sent data. Connections of peers that stay silent are closed.
+    // Each call processes one peer that has sent data, and closes connections of peers that stay silent.
     std::optional<JoiningPeer> speaking;
     std::deque<JoiningPeer> rest;
     for (std::size_t i = 0; i < strangers_.size(); ++i) {
@@ -103,8 +103,8 @@ class Host {
                      std::to_string(expected()) + " connections: expected a higher limit (ulimit -n)");
       return;
     }
-    // If there are too many, drops the oldest one. It is hardly a rank, because a rank sends its Join
-    // immediately.
+    // If there are too many connections, drops the oldest. It is probably not a rank, because a rank sends
+    // its Join immediately.
     if (strangers_.size() >= most_strangers + expected()) strangers_.pop_front();
     peer->leave = Clock::now() + patience_with_strangers;
     strangers_.push_back(std::move(*peer));
@@ -124,7 +124,7 @@ class Host {
       listener_->reply(s, Reply::wrong, "[ranks] " + why), ++told_;
       refuse_world(why);
     };
-    // Rejects only this peer. It may belong to a different job, so the other ranks can start without it.
+    // Rejects only this peer. The peer may belong to a different job, so the ranks can start without it.
     const auto turn_away = [&](const std::string& why) {
       listener_->reply(s, Reply::wrong, "[ranks] " + rank + why + " (this is '" + world_.job + "')");
     };
@@ -162,8 +162,8 @@ class Host {
     return meeting;
   }
 
-  // Sends all ranks the reason why the run does not start. Ranks that join a little later also get the reason
-  // instead of waiting for rank 0.
+  // Sends all ranks the reason why the run does not start. Ranks that join slightly later also receive the
+  // reason, so they need not wait for rank 0.
   void tell_all(Reply::Kind kind, const std::string& line) {
     for (const JoiningPeer& g : joined_) listener_->reply(g, kind, line), ++told_;
     joined_.clear();

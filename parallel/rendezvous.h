@@ -1,6 +1,7 @@
-// The rendezvous: how the ranks of a job find and connect to each other. On one host, rank 0 listens on an
-// abstract Unix socket, named after the user and the job. When all ranks have joined, each receives the
-// shared memory. On several hosts, rank 0 listens on a network address, and a peer must know the token.
+// The rendezvous: the ranks of a job find each other and connect. On one host, rank 0 listens on an abstract
+// Unix socket. The socket's name contains the user and the job. When all ranks have joined, each rank
+// receives the shared memory. On several hosts, rank 0 listens on a network address, and a peer must know the
+// token.
 #pragma once
 
 #include <memory>
@@ -14,8 +15,8 @@
 
 namespace tg::parallel {
 
-// A connection to another rank's process. On one host, nothing is sent over it. When it ends, the process has
-// exited.
+// A connection to another rank's process. On one host, nothing is sent over it after the join. When the
+// connection ends, the process has exited.
 struct Connection {
   int rank;
   FileDescriptor socket;
@@ -24,17 +25,17 @@ struct Connection {
 struct Meeting {
   std::shared_ptr<SharedMemory> memory;  // on several hosts, each process has its own
   std::vector<Connection> connections;   // on rank 0: to all others; on the others: to rank 0
-  std::vector<Connection> data;          // the same for the data of share(), on several hosts only
+  std::vector<Connection> data;          // same, for data of share(); only on several hosts
 };
 
-// Connects world.size > 1 ranks. `build` identifies the program, which must be the same on all ranks. Throws
+// Connects world.size > 1 ranks. `build` identifies the program. All ranks must have the same `build`. Throws
 // the errors of join().
 Meeting meet(const World& world, const JoinOptions& options, const std::string& build);
 
 // The hash of this process's executable file.
 std::string own_build();
 
-// The socket's abstract name, which begins with a zero byte and is not a file.
+// The abstract name of the socket. It begins with a zero byte and is not a file.
 std::string socket_name(const std::string& job);
 
 // ---- The token: a secret of a job's ranks on several hosts

@@ -1,5 +1,5 @@
-// SHA-256 and HMAC-SHA-256, with which a process proves that it knows a token. XXH3, the other hash in this
-// library, is not cryptographic.
+// SHA-256 and HMAC-SHA-256. With them, a process proves that it knows a token. The other hash in this
+// library, XXH3, is not cryptographic.
 #pragma once
 
 #include <array>

@@ -131,8 +131,8 @@ void SharedMemory::mark_lost(int rank, std::string_view why, int by) {
   static std::mutex threads;  // the threads of this process share one slot
   const std::lock_guard lock(threads);
   if (header.lost.load(std::memory_order_acquire) == 0) {
-    // Each process first writes the reason to its own slot and then sets the word. The string that the word
-    // refers to is therefore complete, even if the process dies in between.
+    // A process first writes the reason to its own slot and then sets the word. The word therefore always
+    // refers to a complete string, even if a process dies between the two steps.
     const std::string_view line = why.substr(0, longest_why - 1);  // zeros follow
     std::replace_copy(line.begin(), line.end(), slot(by).why, '\n', ' ');
     std::uint32_t none = 0;
@@ -140,7 +140,7 @@ void SharedMemory::mark_lost(int rank, std::string_view why, int by) {
         none, static_cast<std::uint32_t>(by) << 16 | static_cast<std::uint32_t>(rank + 1),
         std::memory_order_acq_rel);
   }
-  // If a rank has just checked `lost` but does not wait yet, it misses this wakeup. It checks again 50 ms
+  // A rank that has just checked `lost` but does not wait yet misses this wakeup. It checks again 50 ms
   // later.
   wake_all(header.generation);
 }
@@ -167,8 +167,8 @@ void SharedMemory::wait_for_all(unsigned generation) {
     wake_all(header.generation);
     return;
   }
-  // Spins only if each rank has a core. The other ranks then arrive either soon or after a long time. With
-  // fewer cores, spinning would occupy the core of the rank that it waits for.
+  // Spins only if each rank has a core. In that case the other ranks arrive either soon or after a long time.
+  // With fewer cores, spinning could occupy the core of the rank for which it waits.
   static const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
   const auto ready = [&] { return header.generation.load(std::memory_order_acquire) != generation; };
   if (spin_until(ready, std::chrono::microseconds(all <= cores ? 50 : 0))) return;
@@ -194,8 +194,8 @@ void RankState::note_wait(bool begins) {
 }
 
 // Calls of share() alternate between the two halves of the windows, so one barrier per call is enough. A rank
-// writes to the same half again in its second call after this one. Before that, it passes the barrier of the
-// call in between. All ranks have reached that barrier, so `read` of this call has returned on all of them.
+// writes to the same half again in the second call after this one. Before that, it passes the barrier of the
+// next call. When all ranks have reached that barrier, `read` of this call has returned on all ranks.
 void HostCommunicator::share(std::span<const std::byte> own, const Reader& read) {
   if (!read) fail("share: the reader is empty");
   if (own.size() > most_shared)

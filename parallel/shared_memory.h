@@ -1,4 +1,4 @@
-// The memory that all ranks of one host map, with a barrier in it, and a Communicator that uses it.
+// The memory that all ranks of one host map, and a Communicator that uses it. The memory contains a barrier.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@ constexpr int most_ranks = 1024;
 FileDescriptor new_memory(std::size_t bytes);
 void* map_memory(int descriptor, std::size_t bytes);
 
-// The state that each rank publishes for the watchdogs of all ranks. Only that rank writes it.
+// The state that a rank publishes for the watchdogs of all ranks. Only the rank itself writes it.
 struct alignas(64) RankState {
   std::atomic<std::int64_t> steps;        // last finished step + 1
   std::atomic<std::uint32_t> moves;       // counter of the rank's progress
@@ -39,8 +39,8 @@ struct LostRank {
   std::string why;
 };
 
-// Unnamed memory of a host's ranks. Ranks inherit it from the process that forked them, or open the
-// descriptor that another process sent. Its size cannot change, so accesses never raise SIGBUS.
+// Unnamed memory of a host's ranks. A rank inherits the memory from the process that forked it, or opens a
+// descriptor that another process sent. The size cannot change, so accesses never raise SIGBUS.
 class SharedMemory {
  public:
   // Creates memory for 1 to most_ranks ranks. Pages that are never written use no memory.

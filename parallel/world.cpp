@@ -99,9 +99,9 @@ class Variables {
   const Launcher& of_;
 };
 
-// The name of the job: the launcher's id for this start or, if there is none, the launcher process, which is
-// the parent of the ranks. On several hosts, only values that are equal on all hosts are used. Parents and
-// torchrun's restart counts differ between hosts.
+// The name of the job. It is the launcher's id for this start. If there is none, it is the id of the launcher
+// process, which is the parent of the ranks. On several hosts, only values that are equal on all hosts are
+// used. Parents and torchrun's restart counts differ between hosts.
 std::string job_of(const Environment& get, const std::string& launcher, long parent, bool has_several_hosts) {
   const auto value = [&](const char* name) { return get(name).value_or(""); };
   std::string job;

@@ -11,7 +11,7 @@ Point rounded(Point x, const std::vector<DType>& dtypes) {
   return x;
 }
 
-// The allowed error of each output and gradient tensor. It starts with the error of rounding the stored
+// The allowed error of each output and gradient tensor. Initially it is the rounding error of the stored
 // result. Further measurements increase it.
 class Bounds {
  public:
@@ -22,22 +22,23 @@ class Bounds {
         rounded_(moved_),
         terms_(moved_) {}
 
-  // Records results for inputs that all differ by a relative unit roundoff of the compute type.
+  // Records results for changed inputs. Each input differs by a relative unit roundoff of the compute type.
   void saw_moved(const Point& p) { widen(moved_, p, reference_); }
-  // Records results of the same program in f64: with every result rounded to the dtype, and without rounding
-  // (`exact`).
+  // Records results of the same program in f64, run twice: with every result rounded to the dtype, and
+  // without rounding (`exact`).
   void saw_rounded(const Point& p, const Point& exact) { widen(rounded_, p, exact); }
-  // Records that the tensor's elements are sums of rounded terms whose magnitudes add up to `size`.
+  // Records that each element of the tensor is a sum of rounded terms. `size` is the sum of the terms'
+  // magnitudes.
   void saw_terms(std::size_t tensor, double size) { terms_[tensor] = std::max(terms_[tensor], size); }
 
-  // Derives the bounds from the largest tensor. Terms that cancel inside a kernel leave rounding errors in
-  // proportion to the terms, although the result is small.
+  // Derives the bounds from the largest tensor. If terms cancel inside a kernel, the result is small, but its
+  // rounding error is proportional to the terms.
   void by_largest() { by_largest_ = true; }
 
   double of(std::size_t tensor, const Harness::Roundings& n) const {
     const double stored = 2 * unit_roundoff(dtype_) * largest(reference_[tensor]);
-    // During a step, kernels round many times to their compute type. At its end they round once to a narrower
-    // dtype.
+    // During a step, kernels round many times to their compute type. At the end of the step they round once
+    // to a narrower dtype.
     const double inside = 2 * (n.all + 1);
     const double at_end = compute_type(dtype_) == dtype_ ? 2 * (n.of_a_step + 1) : 4;
     double size = std::max(largest(reference_[tensor]), terms_[tensor]);
@@ -114,9 +115,9 @@ class DTypeCheck {
     twice_roundings_ = twice.backward_roundings();
   }
 
-  // Most results are within the error of storing them. Noise is measured only for the others. A tensor that
-  // still fails is checked again more closely: a rounding may cross a kink at some points, or a kernel may
-  // round intermediate values as its decomposition does.
+  // For most results, the error is at most the rounding error of the stored value. Noise is measured only for
+  // the others. A tensor that still fails is checked again more closely. The reason may be a rounding that
+  // crosses a kink at some points, or a kernel that rounds intermediate values as its decomposition does.
   void compare_all(Result& result) {
     const Result before = result;
     compare_once(result);
@@ -187,9 +188,9 @@ class DTypeCheck {
     return m;
   }
 
-  // Errors depend on the last bits, so they are measured at neighboring points. Distances range from a few
-  // units of roundoff to 1/64. A number near a constant, such as a σ near 1, gets different last bits only at
-  // a larger distance.
+  // Errors depend on the last bits of the inputs, so they are measured at neighboring points. The distances
+  // range from a few units of roundoff to 1/64. The last digits of an intermediate number near a constant,
+  // such as a σ near 1, change only at a larger distance.
   double distance(std::uint64_t s) const {
     const double nearest = 8 * unit_roundoff(dtype_), ratio = std::max(1.0, 1.0 / 64 / nearest);
     return nearest * std::pow(ratio, static_cast<double>(s % 4) / 3);
@@ -251,7 +252,7 @@ class DTypeCheck {
   const HarnessOptions injected_;
   Harness& wide_;
   Harness narrow_;
-  std::optional<Harness> apart_;  // in f64, with a separate number per element that the op sees
+  std::optional<Harness> apart_;  // in f64, with a separate number per element
   const Point x_, r_;
   const Read got_, expected_;
   Point quarter_;  // a quarter of the gradient from two calls

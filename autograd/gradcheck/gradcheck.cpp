@@ -48,7 +48,7 @@ std::vector<Case> registered_cases() {
 
 namespace {
 
-// Shapes of a case's floating outputs, which are also the shapes of their cotangents.
+// Shapes of a case's floating outputs. Their cotangents have the same shapes.
 std::vector<Shape> output_shapes(const Case& c) {
   return Harness(c, View::contiguous, f64, {.shapes_only = true}).output_shapes();
 }
@@ -94,7 +94,7 @@ class Checker {
   Checker(const Case& c, const Options& options) : case_(c), options_(options) {}
 
   std::vector<Result> run() {
-    if (case_.expected && options_.order > 1)  // checks known values only, without quotients at random points
+    if (case_.expected && options_.order > 1)  // checks only known values, no difference quotients
       return {guarded(View::contiguous, f64, [&](Result& r) {
         r.order = options_.order;
         check_special(case_, options_, r);
@@ -167,7 +167,7 @@ class Checker {
     return r;
   }
 
-  // A gradient may be missing only if the op declares it.
+  // A gradient may be missing only if the op declares that it has none.
   void refused(Result& r, const std::string& what) const {
     const Op* op = case_.op;
     const bool says_why = op && !op->vjp && !op->not_differentiable.empty() &&

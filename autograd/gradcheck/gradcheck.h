@@ -25,7 +25,7 @@ enum class View {
   transposed,    // axes in reverse order in memory
   sliced,        // every second element of wider rows, with NaN in the gaps
   offset,        // starts three elements into a longer buffer
-  expanded,      // stride 0 along the outermost axis: the base is perturbed, and its gradient is the sum
+  expanded,      // stride 0 along the outermost axis; the gradient of the base is checked
   expanded_last  // stride 0 along the innermost axis
 };
 // All views.
@@ -48,8 +48,8 @@ struct Case {
   // creates the function, with parameters of this dtype on this device
   std::function<Callable(DType, Device)> make;
   const Op* op = nullptr;  // null for layers
-  int order = 1;           // 2: the function is itself the gradient of the named one
-  // known results at a special point, instead of difference quotients
+  int order = 1;           // 2: the function is the gradient of the named op
+  // known results at a special point; they replace difference quotients
   std::optional<Sample::Expected> expected = {};
 
   // "owner/name".
@@ -83,7 +83,7 @@ struct Options {
 // Outcome of a check.
 enum class Status {
   ok,           // the gradient agrees
-  refused,      // there is no gradient (of this order), and this is reported as it must be
+  refused,      // there is no gradient of this order, and the error that reports it is correct
   unsupported,  // the device has no kernel, or the op does not support the dtype
   mismatch,     // the gradient differs by more than the bound
   non_finite    // a result is NaN or infinite
@@ -105,23 +105,24 @@ struct Result {
   DType dtype = f64;             // the dtype that was checked
   int order = 1;                 // order of the derivative
   Status status = Status::ok;    // outcome
-  // Compared numbers, elements skipped at a kink, and points that were drawn again. docs/gradcheck.md gives
-  // the number of each kind of check per case. Including skipped ones, the numbers do not depend on the seed.
+  // The numbers of comparisons, elements skipped at a kink, and points that were drawn again.
+  // docs/gradcheck.md lists the number of checks per kind and case. The sum of checked and skipped elements
+  // does not depend on the seed.
   std::int64_t checked = 0, skipped = 0, resampled = 0;
-  // Derivatives at special points, and derivatives that no quotient can decide.
+  // Number of derivatives at special points, and of derivatives for which all quotients are inconclusive.
   std::int64_t special = 0, undecided = 0;
-  std::int64_t rules = 0;           // rules checked without a quotient or a different dtype
+  std::int64_t rules = 0;           // number of checked rules
   double max_abs = 0, max_rel = 0;  // largest absolute and relative error
   double ratio = 0;                 // largest error divided by its bound; above 1 is a mismatch
   Worst worst;                      // the element with that error
-  std::string note;                 // the failure, or the reason why nothing was checked
+  std::string note;                 // description of the failure, or why nothing was checked
 
   // "owner/name".
   std::string text() const { return owner + "/" + name; }
 };
 
-// Checks a case and returns one result per applicable view and dtype. Throws only errors that do not depend
-// on the case (out of memory, a missing device).
+// Checks a case and returns one result per applicable view and dtype. Throws only errors that are independent
+// of the case, such as exhausted memory or a missing device.
 std::vector<Result> check(const Case& c, const Options& options);
 
 // A mutant: a gradient with an injected fault, and whether the check found it.
@@ -130,24 +131,24 @@ struct Mutant {
   enum Fate {
     caught,          // killed: the check failed
     survived,        // the check passed although the gradient is wrong
-    equivalent,      // the gradient on the case's numbers is the same up to roundoff; `why` explains
+    equivalent,      // the gradient is the same up to roundoff; `why` explains
     not_injectable,  // recording the mutant throws; `why` explains
-    refused          // the check fails without a fault, so no fault was injected
+    refused          // the check fails even without a fault, so none was injected
   };
   Fate fate;                // the outcome
   std::string owner, name;  // of the case
   std::string fault;        // "sign of input 0"
-  Result result;            // of the check that had to find it, with its view and dtype
+  Result result;            // result of the check that had to find the fault
   std::string why;          // explanation of the outcome
 };
-// Runs mutation testing on a case. In f64 and the contiguous view it injects all faults: into the op's vjp,
-// if it has one, otherwise into the whole gradient. In each other view, and in the contiguous view for each
-// other dtype, it scales the gradient of each input. It also injects one other fault into the gradient of one
-// input, chosen by the seed.
+// Runs mutation testing on a case. In f64 and the contiguous view, it injects all faults. If the op has a
+// vjp, the faults are in the vjp; otherwise they are in the whole gradient. In each other view, and in each
+// other dtype with the contiguous view, it injects fewer faults. It scales the gradient of each input, and it
+// injects one other fault into the gradient of one input. The seed chooses this other fault.
 std::vector<Mutant> mutate(const Case& c, const Options& options);
 
-// Errors of difference quotients compared with the analytic gradient over a range of steps h, for one case in
-// its contiguous view.
+// Differences between difference quotients and the analytic gradient for a range of steps h. They are for one
+// case in the contiguous view.
 struct VCurve {
   // steps, and max |error| / max |gradient| for each step and quotient
   std::vector<double> h, two_point, four_point, four_point_f32;

@@ -82,7 +82,7 @@ std::uint64_t key_of(const Case& c) {
   return h.digest()[0];
 }
 
-// The offsets of t's elements in the buffer of its root, in t's row-major order.
+// The offsets of a tensor's elements in the buffer of its root. The order is the tensor's row-major order.
 std::vector<std::int64_t> places(const Layout& layout) {
   std::vector<std::int64_t> p;
   p.reserve(static_cast<std::size_t>(layout.numel()));
@@ -181,9 +181,9 @@ void Harness::make_leaf(const SampleInput& spec, View view, DType dtype, std::si
   const DType t = input_dtype(spec, dtype);
   const Viewed v = make_view(graph_, "x" + std::to_string(index), spec, t, view);
   view_applies_ = view_applies_ || view == View::contiguous || v.base != v.x;
-  // Slices are differentiated with respect to the tensor that the op sees. Otherwise a fault in the gradient
-  // of slice() would be reported for every op. Other views are differentiated with respect to their base, as
-  // a user would do. Given values are in the order in which the op sees them.
+  // For a slice, the gradient is with respect to the sliced tensor. Otherwise a fault in the gradient of
+  // slice() would be reported for every op. For other views, the gradient is with respect to their base, as
+  // in a user's program. Given values are stored in the order of the view's elements.
   const bool by_base = view != View::sliced && view != View::offset && spec.values.empty();
   Leaf leaf{spec,
             {},
@@ -301,7 +301,7 @@ void Harness::round_results(DType dtype, bool chains, NodeId first) {
 }
 
 void Harness::compile_both(const HarnessOptions& options) {
-  // Fetches every input too. Otherwise a program would reject the feed of an input that it does not read.
+  // Also fetches every input. Otherwise a program that does not read an input would reject a feed of it.
   std::vector<Tensor> forward = out_, backward = z_;
   backward.insert(backward.end(), r_.begin(), r_.end());
   for (const Leaf& leaf : leaves_) {

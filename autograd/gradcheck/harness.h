@@ -1,5 +1,5 @@
-// Harness: one case in one view and dtype, compiled as two programs for outputs and gradients. They run
-// repeatedly on different numbers. Internal to gradcheck.
+// Harness: one case in one view and dtype. It is compiled as two programs, one for outputs and one for
+// gradients. Both run repeatedly on different numbers. Internal to gradcheck.
 #pragma once
 
 #include <tilegrad/autograd/gradcheck/gradcheck.h>
@@ -14,11 +14,11 @@ using Point = std::vector<Values>;  // values of every leaf (or output), in row-
 struct HarnessOptions {
   Device device = Device::cpu();
   Replay::Substitute substitute = {};  // its result replaces the call's nodes
-  // Changes the recorded gradients of the floating leaves. Nodes first … last − 1 compute them.
+  // Changes the recorded gradients z of the floating leaves. Nodes first … last − 1 compute z.
   std::function<std::vector<Tensor>(std::vector<Tensor> z, NodeId first, NodeId last)> tamper = {};
-  // Rounds the result of every node to this dtype. If `round_fused` is off, only stored results are rounded,
-  // which excludes the inner results of fused elementwise steps. In an f64 program this simulates the program
-  // in that dtype without using the kernels or gradients of the dtype.
+  // Rounds the result of every node to this dtype. If `round_fused` is false, only stored results are
+  // rounded, and inner results of fused elementwise steps are not. In an f64 program, the rounding simulates
+  // the program in that dtype without its kernels and gradients.
   std::optional<DType> round_to = {};
   bool round_fused = true;
   bool fuse = true;
@@ -31,8 +31,8 @@ struct HarnessOptions {
   std::vector<bool> differentiate = {};  // floating leaves that get gradients; empty: all
 };
 
-// An input or parameter of the case. The gradient is with respect to `wrt`: the base of an expanded view,
-// otherwise the tensor that the op sees.
+// An input or parameter of the case. The gradient is with respect to `wrt`. This is the base of an expanded
+// view, otherwise the op's operand.
 struct Leaf {
   SampleInput spec;
   Shape shape;  // of wrt
@@ -40,7 +40,7 @@ struct Leaf {
   bool floating;  // has the dtype under test and gets a gradient
   Tensor fed, wrt;
   std::vector<std::int64_t> place;  // offsets of wrt's elements in the buffer that is fed
-  std::vector<std::int64_t> seen;   // offsets, in that buffer, of the elements that the op sees
+  std::vector<std::int64_t> seen;   // offsets of the operand's elements in that buffer
   Array buffer;
   std::optional<Parameter> parameter;
   Values start;  // a parameter's initial values
@@ -48,8 +48,8 @@ struct Leaf {
 
 // Whether an input has the dtype under test and gets a gradient.
 bool differentiable(const SampleInput& input);
-// The dtype of an input. It is `floating` for an input that has no given dtype and is not filled with indices
-// or booleans.
+// The dtype of an input. It is `floating` if the input has no given dtype and is not filled with indices or
+// booleans.
 DType input_dtype(const SampleInput& input, DType floating);
 
 class Harness {
@@ -64,8 +64,8 @@ class Harness {
   std::vector<Shape> output_shapes() const;
   std::vector<DType> output_dtypes() const;
   bool differentiable() const { return !z_.empty() && !r_.empty(); }
-  // The number of consecutive roundings (Op::roundings) between inputs and results, and the maximum number
-  // within one step.
+  // The number of consecutive roundings (Op::roundings) between inputs and results, and the maximum within
+  // one step.
   struct Roundings {
     double all = 0, of_a_step = 0;
   };
@@ -73,8 +73,8 @@ class Harness {
   Roundings backward_roundings() const { return roundings(backward_); }
   bool view_changes_something() const { return view_applies_; }
 
-  // Draws random values for every leaf, rounded to its dtype. Except for the rounding, they are the same for
-  // every dtype.
+  // Draws random values for every leaf and rounds them to its dtype. Before this rounding, the values are the
+  // same for every dtype.
   Point draw(std::uint64_t seed) const;
   Point draw_cotangents(std::uint64_t seed) const;  // ±[0.5, 1.5), rounded to the dtype
   Point draw_direction(std::uint64_t seed) const;   // ±[0.5, 1.5) for every element of every leaf

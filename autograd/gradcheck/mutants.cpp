@@ -42,7 +42,8 @@ Vjp forgets_last_element(std::size_t o) {
   };
 }
 
-// Computes the gradient for different inputs and outputs, which a function computes from the real ones.
+// Computes the gradient for different inputs and outputs. A function of this type computes them from the real
+// ones.
 using Others = Tensors (*)(std::span<const Tensor>);
 Vjp with_operands(Others inputs, Others outputs) {
   return [inputs, outputs](const Op& op, const Backprop& g) {
@@ -54,14 +55,14 @@ Vjp with_operands(Others inputs, Others outputs) {
 Tensors unchanged(std::span<const Tensor> values) {
   return {values.begin(), values.end()};
 }
-// Returns different values, as if they had changed since the forward pass.
+// Returns changed values, as if an operand had been overwritten after the forward pass.
 Tensors moved(std::span<const Tensor> values) {
   Tensors t = unchanged(values);
   for (Tensor& v : t)
     if (is_float(v.dtype())) v = v * 1.01 + 0.01;
   return t;
 }
-// Returns the values as constants. The gradient is then right, but its own derivative lacks the terms for
+// Returns the values as constants. The gradient is then right, but the second derivative lacks the terms of
 // these values.
 Tensors held(std::span<const Tensor> values) {
   Tensors t = unchanged(values);
@@ -69,11 +70,11 @@ Tensors held(std::span<const Tensor> values) {
   return t;
 }
 
-// Sets the gradient of an input to 0 wherever the input is 0.
+// Sets elements of a gradient to 0 if the same element of the input is 0.
 Tensor without_zeros(const Tensor& z, const Tensor& x) {
   return where(equal(x, 0), 0, z);
 }
-// Sets the gradient of an input to NaN wherever the input is huge.
+// Sets elements of a gradient to NaN if the same element of the input is huge.
 Tensor overflowing(const Tensor& z, const Tensor& x) {
   constexpr double limit = 1e12;
   return where(greater(abs(x), limit), std::numeric_limits<double>::quiet_NaN(), z);
@@ -173,8 +174,8 @@ struct Change {
 };
 constexpr Change changes[] = {  // `scale` must be the second
     {"sign", [](const Tensor& z) { return -z; }},
-    // Scales by a thousandth in f64. Other dtypes need several rounding errors, because second derivatives of
-    // attention in f32 accumulate rounding errors over hundreds of steps.
+    // Changes the scale by a thousandth in f64. In other dtypes the change must be several rounding errors,
+    // because second derivatives of attention in f32 accumulate rounding errors over hundreds of steps.
     {"scale",
      [](const Tensor& z) {
        return z * (1 + (z.dtype() == f64 ? 0.001 : std::max(0.1, 64 * unit_roundoff(z.dtype()))));
@@ -239,7 +240,7 @@ Mutant mutant_of(const Case& c, Mutant::Fate fate, const std::string& fault, Vie
   return {fate, c.owner, c.name, fault, {.owner = c.owner, .name = c.name, .view = view, .dtype = dtype}, {}};
 }
 
-// A view and a dtype in which faults are injected, and the results without a fault.
+// A view and a dtype for which faults are injected, with the results without a fault.
 class Setting {
  public:
   Setting(const Case& c, View view, DType dtype, const Options& options)
@@ -292,8 +293,8 @@ class Setting {
   }
 
  private:
-  // The dtype of the reference programs. It is f32 for 16-bit dtypes, because an op such as a cast to f64 may
-  // be omitted in f64.
+  // The dtype of the reference programs. For 16-bit dtypes it is f32, because an f64 program may omit an op,
+  // such as a cast to f64.
   DType wide_type() const { return dtype_ == f64 ? f64 : f32; }
 
   // The point at which the check runs, rounded to the dtype.
@@ -306,8 +307,8 @@ class Setting {
   }
   Point gradients(Harness& h) const { return gradients_at(h, point_.x, point_.r); }
 
-  // Measures the difference that rounding may cause between two right programs. Changes the last bits of the
-  // numbers and, in a dtype other than f64, rounds every result to that dtype.
+  // Measures the difference that rounding may cause between two correct programs. For this, it changes the
+  // last bits of the inputs. In a dtype other than f64, it also rounds every result to that dtype.
   Values measured_noise() {
     Values most(right_.size(), 0.0);
     const double u = unit_roundoff(wide_type());
@@ -329,8 +330,8 @@ class Setting {
     return most;
   }
 
-  // Whether gradients are equal up to roundoff. If they are, a change is not a fault; for example,
-  // transposing a gradient before it is summed over a broadcast axis.
+  // Whether gradients are equal up to roundoff. If they are, the change is not a fault. An example is the
+  // transposition of a gradient that is then summed over a broadcast axis.
   bool same(const Point& z) const {
     for (std::size_t i = 0; i < z.size(); ++i)
       if (!(farthest(z[i], right_[i]) <= noise_[i])) return false;
@@ -392,8 +393,8 @@ class Mutation {
     }
   }
 
-  // Whether the derivatives are equal at all points at which difference quotients determine the right one.
-  // The quotients need not determine the wrong one, because a derivative that jumps has no quotient.
+  // Whether the derivatives are equal at all points where difference quotients determine the right one. The
+  // quotients need not determine the wrong one, because they do not converge to a derivative that jumps.
   static bool same_derivatives(const std::vector<SpecialDerivative>& right,
                                const std::vector<SpecialDerivative>& other) {
     if (right.size() != other.size()) return false;
@@ -454,14 +455,14 @@ class Mutation {
       return z;
     };
     const Harness looked(case_, View::contiguous, f64, look);
-    const int stride = std::max(1, sums / most_sums);  // for a model, only some: the seed selects them
+    const int stride = std::max(1, sums / most_sums);  // a model has many sums: the seed selects some
     for (int i = static_cast<int>(options_.seed % static_cast<std::uint64_t>(stride)); i < sums; i += stride)
       for (const LostTerm lost : {LostTerm{i, 0}, LostTerm{i, 1}}) faults.push_back(without_term(lost));
     return faults;
   }
 
-  // Injects faults in another view or dtype. Scales the gradient of each input, and also injects one of the
-  // other faults: the first fault that changes the gradient, starting at number 5 × `first_fault`.
+  // Injects faults in another view or dtype. One fault per input scales the gradient of that input. One more
+  // fault is the first that changes the gradient, in a search that starts at number 5 × `first_fault`.
   bool another(View view, DType dtype, std::size_t first_fault) {
     if (std::find(options_.dtypes.begin(), options_.dtypes.end(), dtype) == options_.dtypes.end())
       return true;

@@ -35,8 +35,8 @@ double dot(const Point& a, const Point& r) {
   return sum;
 }
 
-// Estimates the error of a quotient with step h if only f's values are rounded: a few units of roundoff of
-// Σ|r·f|, divided by h.
+// Estimates the error of a quotient with step h for the case that only the values of f are rounded. The
+// estimate is a few units of roundoff of Σ|r·f|, divided by h.
 double quotient_noise(const Point& f, const Point& r, double h) {
   double sum = 0;
   for (std::size_t o = 0; o < f.size(); ++o)
@@ -45,10 +45,10 @@ double quotient_noise(const Point& f, const Point& r, double h) {
   return 16 * unit_roundoff(f64) * sum / h;
 }
 
-// Measures the same error: the change of ⟨f, r⟩ when x changes by a few units of roundoff. The measured error
-// is larger than the estimate above if f magnifies rounding errors; an example is (x − μ)/σ with σ near 0. In
-// a quotient with step h, the values of f have weights with a sum of at most 1.5/h, and each value has its
-// own error.
+// Measures the same error as the change of ⟨f, r⟩ when x changes by a few units of roundoff. If f magnifies
+// rounding errors, the measured error is larger than the estimate above. An example is (x − μ)/σ with σ near
+// 0. In a quotient with step h, the weights of the values of f have a sum of at most 1.5/h, and each value
+// has a separate error.
 constexpr int jitter_points = 8;
 double jitter(Harness& harness, const Point& x, const Point& r) {
   const std::vector<bool> floating = harness.floating();
@@ -99,14 +99,15 @@ class Elements {
     }
     return result;
   }
-  // Whether enough elements are wrong at points where f is smooth. The gradient is then wrong, whatever other
-  // points show.
+  // Whether enough elements are wrong at points where f is smooth. If so, the gradient is wrong, and no other
+  // point can change that.
   bool sure() const { return wrong_ >= enough; }
 
  private:
   static constexpr int enough = 3;
 
-  // Makes rows for two random cotangents and, if there are few output elements, for each of them.
+  // Creates rows for two random cotangents. If there are few output elements, also creates a row for each
+  // element.
   void make_rows(std::uint64_t seed) {
     rows_.clear();
     for (std::uint64_t i = 0; i < 2; ++i)
@@ -155,8 +156,8 @@ class Elements {
     wrong_ += wrong;
   }
 
-  // Compares with smaller steps. If f bends within h, a smaller step agrees. A wrong gradient disagrees for
-  // every step.
+  // Compares with smaller steps. If f bends within h, the quotient of a smaller step agrees with the
+  // gradient. A wrong gradient disagrees with every quotient.
   Comparison closer_look(const Row& row, std::size_t number, std::size_t l, std::size_t k,
                          const Comparison& first, std::vector<Point>& closer) {
     const Comparison again = compared(row, number, k, first.numeric, first.h);
@@ -181,10 +182,10 @@ class Elements {
   }
   static bool passes(const Comparison& c) { return std::abs(c.analytic - c.numeric) <= c.allowed; }
 
-  // Whether f is not smooth within 2h of x along this element, so that the difference quotient n is
-  // meaningless. In that case the quotient at a 64th of the step disagrees, or the one-sided slopes differ
-  // and do not converge as the step shrinks. If a second derivative exists, their difference is proportional
-  // to the step.
+  // Whether f is not smooth within 2h of x along this element. The difference quotient n is then meaningless.
+  // The function detects this in two ways. The quotient for a 64th of the step disagrees, or the two
+  // one-sided slopes differ and do not converge as the step shrinks. If a second derivative exists, the
+  // difference of the slopes is proportional to the step.
   bool at_kink(std::size_t l, std::size_t k, const Row& row, double a, double n, double h) {
     const double x = x_[l][k], small = h / 64;
     const auto f = [&](double at) {
@@ -246,15 +247,16 @@ void check_elements(Harness& harness, const Options& options, Result& result, Fi
 
 namespace {
 
-// Compares two numbers: the slope along one direction, through all inputs or one input, for one random
-// cotangent, and the same slope from the gradient. No weight of the direction or cotangent is near 0, and no
-// two weights are equal. Otherwise an element, or two elements that cancel, would have no effect.
+// Compares two numbers for one random cotangent: the slope of the function along a direction, and the same
+// slope from the gradient. The direction changes all inputs or one input. No weight of the direction or
+// cotangent is near 0; otherwise an element would have no effect. No two weights are equal; otherwise two
+// elements might cancel.
 class Projection {
  public:
   Projection(Harness& harness, const Options& options, std::uint64_t seed)
       : harness_(harness), options_(options), x_(harness.draw(seed)) {}
 
-  // Returns false if the function is not smooth along the direction, that is, if the quotients at h and h/2
+  // Returns false if the function is not smooth along the direction. In that case the quotients for h and h/2
   // differ.
   bool compare(std::uint64_t seed, std::optional<std::size_t> only, Tally& tally) {
     direction_ = harness_.draw_direction(seed);

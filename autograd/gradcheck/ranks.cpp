@@ -178,7 +178,7 @@ void check_dtype(const RankCase& c, DType dtype, const std::shared_ptr<Communica
   }
 }
 
-// A rank's result in the form in which it is sent to all others.
+// A rank's result, in the form that is sent to all other ranks.
 struct Shown {
   Status status;
   std::int64_t checked;

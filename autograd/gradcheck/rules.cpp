@@ -57,7 +57,7 @@ void check_structure(const Case& c, Harness& harness, const Options& options, Re
   }
   tally.rule(same(with({.threads = 2}, r).gradients, expected.gradients),
              "two threads give different bits than one");
-  // The comparison is exact if each call uses an input once. Otherwise the sums are in a different order.
+  // The comparison is exact if each call uses an input once. Otherwise the order of additions differs.
   Point four = expected.gradients;
   for (Values& v : four)
     for (double& z : v) z *= 4;
@@ -139,7 +139,7 @@ bool drawn_alike(const SampleInput& a, const SampleInput& b) {
 }  // namespace
 
 std::optional<UsedTwice> used_twice(const Case& c) {
-  if (c.order > 1) return std::nullopt;  // the cotangent is an input: it would be differentiated, too
+  if (c.order > 1) return std::nullopt;  // the cotangent is an input, which would get a gradient
   for (std::size_t i = 0; i < c.inputs.size(); ++i) {
     for (std::size_t j = i + 1; j < c.inputs.size(); ++j) {
       if (!drawn_alike(c.inputs[i], c.inputs[j])) continue;

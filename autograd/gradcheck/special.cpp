@@ -7,15 +7,15 @@ namespace tg::gradcheck {
 
 namespace {
 
-constexpr double huge = 2e13;                         // its cube overflows in f32
-constexpr double far_out = 1e6;                       // functions with a limit at ∞ have reached it here
+constexpr double huge = 2e13;                         // the cube overflows in f32
+constexpr double far_out = 1e6;                       // here functions have reached their limits at ∞
 constexpr double agreement = 1e-5;                    // relative to the larger derivative, or to 1
 constexpr std::size_t most_fast = 4, most_slow = 32;  // number of elements checked per input
 
 struct SpecialPoint {
   std::string name;
   Point x;
-  std::optional<std::size_t> only;  // the only special input; empty: all are special
+  std::optional<std::size_t> only;  // the special input; empty: all inputs
   bool is_huge = false;             // whether it has huge numbers
 };
 
@@ -122,7 +122,7 @@ class SpecialElements {
     harness_.set(p.x);
     const bool finite = is_finite(harness_.outputs());
     // A gradient that is not finite has no derivatives. Such a gradient is right only if the function has no
-    // slope there.
+    // slope at the point.
     if (!finite && first_)
       first_->at(
           {p.name, {p.x.begin(), p.x.begin() + static_cast<std::ptrdiff_t>(inputs_)}, p.only, p.is_huge},
@@ -153,8 +153,8 @@ class SpecialElements {
     const double at = std::isfinite(x) ? x : std::copysign(far_out, x);
     std::vector<Sides> seen;
     Decision d{a};
-    // Near a huge number, a function may bend within a distance of 1, or rounding errors may hide its slope
-    // in all except large steps.
+    // Near a huge number, a function may bend within a distance of 1. Rounding errors may also hide the slope
+    // unless the steps are large.
     std::vector<double> steps{1e-3, 1e-4, 1e-5};
     for (double& step : steps) step *= std::max(1.0, std::abs(at));
     if (std::abs(at) >= huge / 2) steps.insert(steps.begin(), {0x1p-4, 0x1p-5});
@@ -178,15 +178,14 @@ class SpecialElements {
 
   bool is_pointwise() const { return case_.op && case_.op->pointwise; }
 
-  // If no quotient agrees, several steps together decide. For a derivative that is not finite, one step
-  // suffices.
+  // If no quotient agrees with the derivative, quotients of several steps together decide. For a derivative
+  // that is not finite, one step suffices.
   void judge(double a, bool is_huge, const std::vector<Sides>& seen, Decision& d) const {
     if (!std::isfinite(a)) {
       d.verdict = Verdict::wrong;
       return;
     }
-    // If two huge numbers are equal, the kink between them is within a distance of 1, where rounding errors
-    // hide it.
+    // If two huge numbers are equal, a kink is within a distance of 1. Rounding errors hide such a kink.
     if (is_huge && !is_pointwise()) return;
     for (std::size_t i = 0; i + 1 < seen.size(); ++i) {
       const Sides &s = seen[i], &t = seen[i + 1];
@@ -235,8 +234,7 @@ class SpecialElements {
   Point r_;
 };
 
-// If `repeats` is set, also visits the first derivative of an element if its second derivative does not
-// exist.
+// If `repeats` is set, also visits the first derivatives of elements without a second derivative.
 void each_element(const Case& c, const Options& options, bool repeats, const SpecialElements::Visit& visit) {
   SpecialElements first(c, c.inputs.size(), "first derivative", options);
   if (!c.expected) first.each(visit);

@@ -1,5 +1,5 @@
-// Tally collects comparisons into a Result: counts, largest errors, and the element with the largest error
-// relative to its bound. Internal to gradcheck.
+// Tally collects comparisons into a Result. It counts them, and records the largest errors and the worst
+// element. Internal to gradcheck.
 #pragma once
 
 #include <cmath>
@@ -41,7 +41,7 @@ class Tally {
  public:
   explicit Tally(Result& result) : result_(result) {}
 
-  // `where` is called only for a new worst element.
+  // Calls `where` only if the element is worse than all earlier ones.
   template <class Where>
   void add(const Comparison& c, Where&& where) {
     ++result_.checked;

@@ -1,5 +1,6 @@
-// The V-curve: the error of difference quotients as a function of the step. A bug gives a flat line.
-// Otherwise the truncation error falls with the step and the rounding error rises again.
+// The V-curve: the error of difference quotients as a function of the step. If the gradient is wrong, the
+// curve is flat. Otherwise the truncation error falls as the step shrinks, until the rounding error dominates
+// and rises.
 #include "autograd/gradcheck/quotients.h"
 
 namespace tg::gradcheck {
@@ -12,7 +13,7 @@ double projected(const Values& slope, const Values& r) {
   return sum;
 }
 
-// Analytic gradients in f64 at a point that every dtype represents exactly.
+// Analytic gradients in f64. Every dtype can represent the point exactly.
 struct Reference {
   Point x, r, z;
   double largest = 0;

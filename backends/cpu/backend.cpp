@@ -1,6 +1,6 @@
-// The CPU backend: aligned memory, kernels selected by op name, and an executor that runs a whole program as
-// one job of the thread pool. A step that is large enough is a stage of the job, which threads share. Smaller
-// steps run on the thread that ended the previous stage, without a barrier.
+// The CPU backend: aligned memory, kernels selected by op name, and an executor. The executor runs a whole
+// program as one job of the thread pool. Each large step is a stage of the job, and several threads share it.
+// Smaller steps run without a barrier on the thread that ended the previous stage.
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -29,11 +29,11 @@ std::string mebibytes(std::size_t bytes) {
   return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB";
 }
 
-// A shorter step is not shared between threads. This is about the cost of two barriers.
+// Minimum time of a step that threads share. It is about the cost of two barriers.
 constexpr double worth_sharing_seconds = 3e-6;
 
-// Large blocks use pages of this size if the system supports them. A transposed operand accesses one page per
-// row, and looking up small pages takes longer than reading from them.
+// Large blocks use pages of this size if the system supports them. A GEMM accesses one page per row of a
+// transposed operand. With small pages, the page lookups would take longer than the reads.
 constexpr std::size_t huge_page = std::size_t{2} << 20;
 
 double estimated_seconds(const Step& s) {
@@ -56,7 +56,7 @@ struct HostPlan {
   HostStep step;
   const HostKernel* function;
   std::exception_ptr* thrown;
-  mutable std::vector<HostView> in, out;  // one run at a time; stored here so that runs allocate nothing
+  mutable std::vector<HostView> in, out;  // stored here so that runs allocate nothing; one run at a time
 };
 
 void run_host(Worker& w, const Call& c) {
@@ -221,7 +221,7 @@ class CpuExecutable final : public Executable, private Job {
       t.kernel->run(w, t.call);
     } catch (const RankLost&) {  // rethrown unchanged, because the step has no fault
       keep_exception(static_cast<int>(i), std::current_exception());
-    } catch (...) {  // any other exception, for example for attributes of a different op
+    } catch (...) {  // any other exception
       keep_exception(static_cast<int>(i), exception_of(HostStep(steps_[i])));
     }
   }
@@ -268,7 +268,7 @@ class CpuBackend final : public Backend {
  public:
   std::string name() const override { return os::processor_name(); }
   std::shared_ptr<std::byte> allocate(std::size_t bytes, const std::string& what) override {
-    // The system would otherwise promise more memory than it has, and kill the process later.
+    // Without this check, the system may promise more memory than it has and kill the process later.
     const std::size_t available = bytes > worth_asking ? available_bytes() : bytes;
     const auto align = std::align_val_t(bytes >= huge_page ? huge_page : 64);
     std::byte* p = nullptr;

@@ -68,14 +68,14 @@ const KernelSet& kernel_set() {
   return chosen;
 }
 
-// The bf16 unit is selected by processor model and not by a measurement, so that results on a machine are
-// always bitwise identical.
+// The processor model determines the bf16 unit. A measurement might select different units in different runs,
+// and results would then not be bitwise identical.
 namespace {
 
 #if defined(__x86_64__)
-// Returns true if the processor has these instructions and avx512_bf16 (for rounding), and the system saves
-// the tile registers and permits this process to use them. The permission applies to all threads of the
-// process.
+// Returns true if three conditions hold. The processor has these instructions and avx512_bf16, which is used
+// for rounding. The system saves the tile registers. The system permits this process, with all its threads,
+// to use them.
 bool request_tiles() {
   if (!__builtin_cpu_supports("avx512bf16")) return false;
   unsigned eax, ebx, ecx, edx;

@@ -1,5 +1,5 @@
-// The interface of a CPU kernel, the tables in which the executor finds kernels by op name, and the kernels
-// that are the same for all instruction sets.
+// The interface of a CPU kernel, the tables of kernels by op name, and the kernels that exist once for all
+// instruction sets.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ class Backend;
 
 namespace tg::cpu {
 
-// One call: operands in the op's order (with any strides unless the op restricts them), its attributes, and
-// its plan (null for kernels without one).
+// One call of a kernel: the operands in the op's order, the attributes and the plan. Operands may have any
+// strides, unless the op restricts them. The plan is null for kernels without one.
 struct Call {
   std::span<const Arg> in, out;
   const Attrs* attrs;
@@ -30,8 +30,8 @@ struct Scratch {
 };
 
 struct Kernel {
-  // Called by any number of threads of the worker's team, concurrently and possibly late (Worker). It need
-  // not wait for the other threads; the executor does.
+  // Any number of threads of the worker's team call this function concurrently, and some may call it late
+  // (see Worker). The function need not wait for the other threads at its end, because the executor waits.
   void (*run)(Worker&, const Call&);
   // Returns the scratch memory that the worker must provide. Null: none.
   Scratch (*scratch)(const Call&, int threads) = nullptr;
@@ -40,8 +40,8 @@ struct Kernel {
   void (*choice)(const Call&, int threads, char* text, std::size_t size) = nullptr;
   // Returns the reason why the kernel does not support a call's attributes. Null if it does.
   const char* (*reason)(const Call&) = nullptr;
-  // Must run on the thread that called Program::run, because it calls a user's function or waits for other
-  // processes.
+  // Whether the kernel must run on the thread that called Program::run, because it calls a user's function or
+  // waits for other processes.
   bool on_caller = false;
 };
 
@@ -51,7 +51,7 @@ struct KernelEntry {
 };
 
 // An elementwise op on one block of values: out[i] = f(a[i], b[i], c[i]) for i < n, in the compute type
-// (double, float or int64). Any two blocks are the same or do not overlap.
+// (double, float or int64). Two blocks are either identical or do not overlap.
 using BlockFn = void (*)(void* out, const void* a, const void* b, const void* c, std::int64_t n);
 
 struct BlockEntry {
@@ -73,8 +73,8 @@ struct KernelSet {
 };
 
 // Returns the best set that this machine supports, or the set named by the environment variable TG_ISA
-// (baseline, avx2, avx512). Unless TG_ISA names a set, avx512 multiplies bf16 on AMX tiles if the processor
-// has them. Throws DeviceError for a name that is unknown or that this machine does not support.
+// (baseline, avx2, avx512). If TG_ISA is not set, avx512 uses AMX tiles for bf16 on processors that have
+// them. Throws DeviceError for an unknown name, and for a set that this machine does not support.
 const KernelSet& kernel_set();
 // Returns all sets that this machine supports, the best one last.
 std::span<const KernelSet* const> runnable_sets();
@@ -94,9 +94,9 @@ void register_kernel(std::string op, Kernel kernel);
 // Returns the kernel for an op, or null if there is none.
 const Kernel* find_kernel(std::string_view op);
 
-// Kernels of the collectives in ops/ranks.cpp. Ranks exchange data through shared memory. They are for tests
-// of multi-rank programs without GPUs, and not for speed. A call's plan is the Communicator, or null for a
-// group of one. One thread does all the work. They throw RankLost.
+// Kernels of the collectives in ops/ranks.cpp. Ranks exchange data through shared memory. These kernels serve
+// to test multi-rank programs without GPUs; they are not fast. The plan of a call is the Communicator, or
+// null for a single rank. One thread does all the work. The kernels throw RankLost.
 void all_reduce(Worker&, const Call&);
 void all_gather(Worker&, const Call&);
 void reduce_scatter(Worker&, const Call&);

@@ -23,8 +23,9 @@ const BlockEntry& find_block(const KernelSet& set, const std::string& op) {
   throw DeviceError("no CPU kernel for pointwise op '" + op + "'");
 }
 
-// A cast inside of a fused step rounds to its target dtype (a cast from i64 when it is stored). Every other
-// instruction is found by its op's name.
+// Returns the block function of an instruction. A cast inside a fused step rounds to its target dtype, except
+// that a cast from i64 is rounded when it is stored. For other instructions, the op's name determines the
+// function.
 BlockFn block_function(const KernelSet& set, const FusedAttrs::Instruction& i, DType compute) {
   const bool rounds = i.op->converts && i.dtype != compute &&
                       (is_float(i.dtype) ? compute != i64 : i.dtype == i64 || i.dtype == boolean);
@@ -34,8 +35,9 @@ BlockFn block_function(const KernelSet& set, const FusedAttrs::Instruction& i, D
   return f;
 }
 
-// Computes the iteration space: the first output's axes from outermost to innermost in memory. Two adjacent
-// axes are merged if, in every operand, the outer stride equals the inner stride times the inner size.
+// Computes the iteration space. It has the axes of the first output, from outermost to innermost in memory.
+// Two adjacent axes are merged if, in every operand, the outer stride equals the inner stride times the inner
+// size.
 void iteration_space(const Step& step, PointwisePlan& p) {
   const Layout& out = step.out[0].layout;
   int order[max_rank];
@@ -76,9 +78,9 @@ bool is_linear(const PointwisePlan& p, const PointwisePlan::Access& o) {
   return true;
 }
 
-// Results of at least this many bytes bypass the caches. They are far larger than the L2 cache, so the next
-// reader reads memory anyway, and half of the write traffic is saved. Tiles gain more, because their cache
-// lines are far apart and an ordinary store would wait for each.
+// Results of at least this number of bytes bypass the caches. Such results are far larger than the L2 cache,
+// so the next reader must read memory in any case, and bypassing saves half of the write traffic. It saves
+// more for tiles: their cache lines are far apart, and an ordinary store would wait for each line.
 constexpr std::int64_t stream_from = piece_size(16 << 20, 1 << 12),
                        stream_tiles_from = piece_size(4 << 20, 1 << 12);
 
@@ -119,8 +121,8 @@ ConstantBlock constant_block(DType compute, double x) {
   return block;
 }
 
-// Assigns a block or output to each instruction's result. A block is free again after its last reader. If it
-// is an output, it is stored after all instructions are done.
+// Assigns a block or output to each instruction's result. A block is free again after its last reader.
+// Outputs are stored after the last instruction.
 void place_results(const FusedAttrs& fused, const KernelSet& set, PointwisePlan& p) {
   int last_use[PointwisePlan::max_code], slot_of[PointwisePlan::max_code], free[PointwisePlan::max_code],
       frees = 0, last_input = -1;  // the last instruction that reads an input in place

@@ -1,6 +1,6 @@
-// The plan of a fused elementwise step: its iteration space with merged axes, and its code with block
-// functions instead of op names. It is made once, at compile time, and kernels/fused.cpp runs it. It is plain
-// data, because the kernels of every instruction set read it.
+// The plan of a fused elementwise step. It contains the iteration space with merged axes, and the code with
+// block functions instead of op names. The plan is created once, at compile time, and kernels/fused.cpp runs
+// it. It is plain data, because the kernels of every instruction set read it.
 #pragma once
 
 #include <memory>
@@ -17,11 +17,11 @@ struct PointwisePlan {
 
   struct Access {                    // how the step reads an input or writes an output
     std::int64_t strides[max_rank];  // strides in elements, per axis of the iteration space
-    bool direct;    // element i of the iteration is at i, in the compute type: no block is needed
-    bool converts;  // its type is not the compute type
-    bool across;    // contiguous along tile_axis, not along the last axis
-    int size;       // bytes of an element in memory
-    bool streams;   // an output so large that it bypasses the caches
+    bool direct;                     // in iteration order and the compute type; needs no block
+    bool converts;                   // its type is not the compute type
+    bool across;                     // contiguous along tile_axis instead of the last axis
+    int size;                        // bytes of an element in memory
+    bool streams;                    // an output so large that it bypasses the caches
     LoadFn load;
     StoreFn store;
   };
@@ -32,22 +32,22 @@ struct PointwisePlan {
   struct Instruction {
     BlockFn run;
     Source source[3];
-    int slot;  // the block of the result; -1 - i: directly to output i
+    int slot;  // block of the result; -1 - i: output i, without a block
   };
 
   int rank = 0;
   std::int64_t shape[max_rank];  // outermost first
   std::int64_t numel = 0;
   // If an input is transposed relative to the output, blocks are square tiles over this axis and the last
-  // one, so that both tensors are accessed by whole cache lines. Otherwise -1: blocks are ranges of the
-  // iteration.
+  // axis. Both tensors are then accessed by whole cache lines. Otherwise tile_axis is -1, and blocks are
+  // ranges of the iteration.
   int tile_axis = -1;
   int inputs = 0, outputs = 0;
-  int stored = 0;    // outputs that are written: all, or all except the last if only a reduction reads it
-  int reduced = -1;  // the output whose block a reduction reads; it is not direct
+  int stored = 0;    // number of outputs that are written to memory
+  int reduced = -1;  // the output that a reduction reads from its block
   Access input[max_inputs], output[max_outputs];
-  int input_slot[max_inputs];    // the block into which an input that is not direct is loaded
-  int output_slot[max_outputs];  // the block from which an output that is not direct is stored
+  int input_slot[max_inputs];    // block of each input; unused for direct inputs
+  int output_slot[max_outputs];  // block of each output; unused for direct outputs
   int code_size = 0;
   Instruction code[max_code];
   int compute_size = 4;
@@ -57,7 +57,7 @@ struct PointwisePlan {
   const std::byte* constant[max_constants];  // [block] filled with one value each, in the compute type
 };
 
-// Throws DeviceError if the kernel set lacks a block function or conversion that the step needs.
+// Throws DeviceError if the kernel set has no block function or conversion for a part of the step.
 std::shared_ptr<const PointwisePlan> plan_pointwise(const Step& step, const KernelSet& set);
 // Returns the plan of the elementwise ops that are fused into a reduction (core/compile/fused_reductions.h).
 std::shared_ptr<const PointwisePlan> plan_fused_reduction(const Step& step, const KernelSet& set);

@@ -51,7 +51,8 @@ class Pools {
     std::unique_lock lock(mutex_);
     std::vector<std::unique_ptr<SharedPool>>& all = pools_[threads];
     for (;;) {
-      // A pool that runs a user's function is not awaited, because that function may be waiting for this run.
+      // Whether to wait for a pool. A pool that runs a user's function is not worth waiting for, because that
+      // function may itself be waiting for this run.
       bool worth_waiting = false;
       for (const std::unique_ptr<SharedPool>& p : all) {
         if (!p->is_busy) {
@@ -81,8 +82,8 @@ thread_local SharedPool* running = nullptr;  // the pool of the innermost run th
 // Never destroyed; see run_on_pool.
 Pools*& all_pools() {
   static Pools* pools = [] {
-    // In the child process, only the parent's thread that called fork() still exists. The old pools' locks
-    // may be held forever, so the old pools must not be accessed.
+    // The child process has only one thread, the thread that called fork(). Locks of the old pools may be
+    // held forever, so the old pools must not be accessed.
     os::call_after_fork([] { all_pools() = new Pools; });
     return new Pools;
   }();

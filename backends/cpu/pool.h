@@ -10,7 +10,7 @@ namespace tg::cpu {
 
 class Pool {
  public:
-  // `threads` includes the caller of run(). Throws DeviceError if the system cannot start that many.
+  // `threads` includes the caller of run(). Throws DeviceError if the system cannot start the threads.
   explicit Pool(int threads);
   ~Pool();
   Pool(const Pool&) = delete;
@@ -35,8 +35,8 @@ void run_on_pool(int threads, Job& job);
 // Calls f(data, part) for each part 0 … threads-1 on such a pool. f must not throw.
 void run_on_pool(int threads, void (*f)(void* data, int part), void* data);
 
-// While an instance exists, this thread is in a user's function that a run has called. This function may
-// itself wait for a run. Such a run does not wait for the pool but uses a different one.
+// While an instance exists, this thread executes a user's function that a run has called. The function may
+// start another run and wait for it. That run does not wait for the pool. It uses a different pool.
 class InUserFunction {
  public:
   InUserFunction();

@@ -18,7 +18,8 @@ using Shown = std::span<const std::byte* const>;  // the data of each rank
 
 Communicator& ranks_of(const Call& c) {
   static auto& alone = *new OneRank;
-  // The plan is the communicator in CompileOptions, which programs hold and use one at a time.
+  // The plan is the communicator in CompileOptions. Programs keep it alive, and only one program at a time
+  // uses it.
   return c.plan ? *static_cast<Communicator*>(const_cast<void*>(c.plan)) : alone;
 }
 
@@ -52,8 +53,8 @@ void each_tensor(const Call& c, F f) {
     f(c.in[i], Bytes(row_major_bytes(c.in[i], copy), bytes_in(c.in[i])), c.out[i]);
 }
 
-// Shares `own` in parts and calls read(shown, offset, bytes) for each. Parts are whole elements, because
-// most_shared is a multiple of all element sizes.
+// Shares `own` in parts and calls read(shown, offset, bytes) for each part. A part consists of whole
+// elements, because most_shared is a multiple of all element sizes.
 template <class F>
 void share_all(Communicator& ranks, Bytes own, F read) {
   for (std::size_t at = 0; at < own.size(); at += Communicator::most_shared) {
@@ -62,8 +63,8 @@ void share_all(Communicator& ranks, Bytes own, F read) {
   }
 }
 
-// out[i] = Σ of element i over all ranks, in C, as a binary tree. Its left half has the largest power of two
-// below the number of ranks.
+// out[i] is the sum of element i over all ranks, computed in C in the order of a binary tree. The left half
+// of the tree has the largest power of two below the number of ranks.
 constexpr std::size_t block = piece_size(256, 16);
 template <class T, class C>
 void add_tree(Shown shown, std::size_t first, std::size_t count, C* out) {
@@ -101,8 +102,8 @@ void add(DType in, DType out, Shown shown, std::size_t bytes, std::byte* to) {
   return out == f16 ? add_as<float16, float16>(shown, count, to) : add_as<float16, float>(shown, count, to);
 }
 
-// Sums the bytes of `own` over all ranks into `out`, starting at its first element. Nothing is written on
-// ranks that do not receive this part.
+// Sums `own` over all ranks and writes the sums to `out`, starting at the first element. A rank that does not
+// receive this part writes nothing.
 void add_shown(Communicator& ranks, const Arg& x, Bytes own, const Arg& out, bool is_own) {
   share_all(ranks, own, [&](Shown shown, std::size_t at, std::size_t bytes) {
     if (is_own) add(x.dtype, out.dtype, shown, bytes, out.data + at / size_of(x.dtype) * size_of(out.dtype));

@@ -43,8 +43,8 @@ Team::Team(int threads)
       state_(ended),
       thread_states_(std::make_unique<ThreadState[]>(static_cast<std::size_t>(threads))) {}
 
-// The state that `ready` reads is written before the writer calls wake(). All accesses are seq_cst: either
-// the writer sees that a thread is about to sleep, or that thread sees the new state.
+// Another thread writes the state that `ready` reads and then calls wake(). All accesses are seq_cst.
+// Therefore either the writer sees that a thread is about to sleep, or that thread sees the new state.
 template <class Ready>
 void Team::wait_until(const Worker& w, Ready&& ready) {
   std::chrono::microseconds& limit = own_state(w).spin;
@@ -63,8 +63,8 @@ void Team::wait_until(const Worker& w, Ready&& ready) {
   }
 }
 
-// Moves a thread that has a part but is not running to this thread's processor, which is free because this
-// thread is about to sleep. A thread is not running if its CPU time does not advance.
+// Finds a thread that has a part but is not running, and moves it to this thread's processor. This processor
+// is free because this thread is about to sleep. A thread is not running if its CPU time does not advance.
 template <class Ready>
 bool Team::help_preempted(const Worker& w, Ready&& ready) {
   struct Seen {
@@ -139,8 +139,8 @@ void Team::reset_counters() {
     for (std::atomic<std::int64_t>& taken : stretch_[s].taken) taken.store(0, std::memory_order_relaxed);
 }
 
-// Passes the baton on: opens the next phase, or stores the reason why there is none. Returns the phase's
-// number.
+// Passes the baton on. Opens the next phase, or stores why there is no next phase. Returns the number of the
+// phase.
 std::uint32_t Team::publish(std::uint64_t low) {
   const std::uint32_t next = phase(state_.load(std::memory_order_relaxed)) + 1;
   state_.store(std::uint64_t{next} << 32 | low);

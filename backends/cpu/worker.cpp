@@ -35,9 +35,10 @@ int Worker::next_queue() {
   return calls_++;
 }
 
-// Returns the next part of the current range. If the range is exhausted, continues with the next range that
-// has parts left: first the thread's own, then all others in cyclic order, once each. The load in the loop
-// only avoids an addition to an exhausted range's counter. Whether a part is left is determined by fetch_add.
+// Returns the next part of the current range. If the range is exhausted, continues with the next range. A
+// thread starts with its own range and then visits each other range once, in cyclic order. The load in the
+// loop only avoids an addition to the counter of an exhausted range. fetch_add determines whether a part is
+// left.
 std::int64_t Worker::next_shared_part(Share& share) {
   if (has_left_ || phase_ != joined_) return no_part;
   if (!share.taken) share.queue = next_queue();

@@ -1,6 +1,6 @@
 // A thread's view of the step that it runs: its scratch memory, a barrier, and a shared queue of parts. All
-// threads that participate in a step enter the same function ("single program, multiple data"). team.h
-// describes which threads do.
+// threads that participate in a step call the same function ("single program, multiple data"). team.h
+// determines which threads participate.
 #pragma once
 
 #include <atomic>
@@ -13,8 +13,8 @@
 
 namespace tg::cpu {
 
-// The first index out of range in a run: at the lowest position in the lowest step. It does not depend on the
-// number of threads.
+// The first index out of range in a run. It is the index with the lowest position in the earliest step, for
+// any number of threads.
 class IndexFault {
  public:
   static constexpr int none = std::numeric_limits<int>::max();
@@ -23,7 +23,7 @@ class IndexFault {
   };
   void clear() { step_.store(none, std::memory_order_relaxed); }
   void report(int step, const Found& found);
-  // Returns the step with the index, or `none` if there is none. Includes all steps before the last barrier.
+  // Returns the step with the index, or `none`. Faults of all steps before the last barrier are included.
   int step() const { return step_.load(std::memory_order_relaxed); }
   const Found& found() const { return found_; }  // valid after the run
 
@@ -36,9 +36,10 @@ class IndexFault {
 class Team;
 enum class Action;
 
-// Kernels run on any number of threads of the team, and a thread may join a step late. So outside of each()
-// and each_in_order(), a kernel's control flow may depend only on the call, on `threads`, and on data in
-// `shared` that earlier phases have written. It must not depend on which thread runs it.
+// A kernel runs on any number of threads of the team, and a thread may join a step late. Outside of each()
+// and each_in_order(), the control flow of a kernel may therefore depend only on three things: the call,
+// `threads`, and data in `shared` that earlier phases have written. It must not depend on the thread that
+// runs it.
 class Worker {
  public:
   Worker() : threads(1), team_(nullptr), thread_(0) {}  // worker of a step that one thread runs
@@ -52,24 +53,26 @@ class Worker {
   int step = 0;                 // index of the running step
   IndexFault* fault = nullptr;  // where check_index reports an index out of range
 
-  // Returns true if 0 ≤ index < size. Otherwise reports it as element `position` of the indices. The kernel
-  // skips that index, later steps do not run, and the run throws an Error that names step and index.
+  // Returns true if 0 ≤ index < size. Otherwise reports the index as element `position` of the indices. The
+  // kernel must skip this index. Later steps do not run, and the run throws an Error with the step and the
+  // index.
   [[gnu::always_inline]] bool check_index(std::int64_t index, std::int64_t size, std::int64_t position) {
     if (static_cast<std::uint64_t>(index) < static_cast<std::uint64_t>(size)) return true;
     refuse_index(index, size, position);
     return false;
   }
 
-  // Ends a phase. Returns true when all of its parts are done. Orders all earlier memory accesses before it.
-  // Returns false if this thread was late and the others have ended the step without it. The kernel must then
-  // return immediately, because the memory that it uses may have been freed.
+  // Ends a phase. Returns true when all parts of the phase are done. Memory accesses before the barrier are
+  // ordered before accesses after it. Returns false if the other threads have ended the step without this
+  // thread because it was late. The kernel must then return immediately, because its memory may have been
+  // freed.
   [[nodiscard]] bool barrier();
 
   // Calls f(part) once for each part 0 … parts-1. A thread begins with its own range. The range depends only
-  // on the number of parts, so data that the thread wrote in one step is in its cache in the next. When its
-  // range is exhausted, it helps with the other ranges. Parts of a range are handed out in increasing order.
-  // each() does not wait for the other threads: call barrier() before reading their results. At most 4 calls
-  // of each() and each_in_order() are allowed between two barriers.
+  // on the number of parts, so data that the thread wrote in one step is in its cache in the next. When this
+  // range is exhausted, the thread continues with other ranges. Parts of a range are handed out in increasing
+  // order. each() does not wait for the other threads: call barrier() before reading their results. At most 4
+  // calls of each() and each_in_order() are allowed between two barriers.
   template <class F>
   void each(std::int64_t parts, F&& f) {
     share_out({parts}, f);
@@ -79,12 +82,12 @@ class Worker {
   void each_in_order(std::int64_t parts, F&& f) {
     share_out({parts, true}, f);
   }
-  // Waits until an earlier part has set the counter to `value` by advance(). Orders all memory accesses of
-  // that part before it.
+  // Waits until an earlier part has set the counter to `value` with advance(). Memory accesses of that part
+  // are ordered before accesses after await().
   void await(const std::atomic<std::uint32_t>& counter, std::uint32_t value);
   void advance(std::atomic<std::uint32_t>& counter, std::uint32_t value);
 
-  // 0 … threads-1. Not for kernels: the results of a step must not depend on it.
+  // The thread's number, 0 … threads-1. Kernels must not use it, because results must not depend on it.
   int thread() const { return thread_; }
 
  private:
@@ -110,13 +113,12 @@ class Worker {
   friend class Team;
   void begin(std::uint32_t first);
 
-  Team* const team_;         // null: this thread runs the step by itself
-  const int thread_;         // 0 … threads-1
-  std::uint32_t phase_ = 0;  // progress of this thread in the step
-  std::uint32_t joined_ =
-      0;  // the phase that it has joined, phase_ or later; parts of earlier phases are done
-  std::uint32_t first_ = 0;  // first phase of the step
-  int calls_ = 0;            // calls of each() and each_in_order() in this phase
+  Team* const team_;          // null: this thread runs the step by itself
+  const int thread_;          // 0 … threads-1
+  std::uint32_t phase_ = 0;   // progress of this thread in the step
+  std::uint32_t joined_ = 0;  // the joined phase; at least phase_
+  std::uint32_t first_ = 0;   // first phase of the step
+  int calls_ = 0;             // calls of each() and each_in_order() in this phase
   bool has_left_ = false;
   Action action_{};  // the thread's next action, if has_left_
   int id_ = 0;       // the system's ID of this thread; core/os/thread.h

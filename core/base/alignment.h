@@ -17,7 +17,7 @@ constexpr std::size_t aligned_bytes(std::size_t bytes) {
 }
 
 // Returns a + b. Throws OutOfMemory above 2^60; `what` is the purpose of the bytes. A single buffer has at
-// most 2^56 bytes (max_elements in layout.h), so adding a few such sums cannot overflow either.
+// most 2^56 bytes (max_elements in layout.h), so a sum of a few results cannot overflow.
 inline std::size_t add_bytes(std::size_t a, std::size_t b, const char* what) {
   constexpr std::size_t most = std::size_t{1} << 60;
   if (a > most || b > most - a)

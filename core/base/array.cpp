@@ -13,8 +13,8 @@ namespace tg {
 
 namespace {
 
-// Whether the system has this much free memory. It may otherwise overcommit and kill the process on first
-// use.
+// Whether the system has this number of free bytes. Without this check, the system may overcommit memory and
+// kill the process at the first access.
 bool has_memory(std::size_t bytes) {
   return bytes <= (64 << 20) || bytes <= backend(Device::cpu()).available_bytes();
 }

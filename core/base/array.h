@@ -18,7 +18,7 @@ class Array {
  public:
   // An Array without elements: shape [0], f32.
   Array() = default;
-  // Creates zeros. Throws OutOfMemory with the number of bytes.
+  // Creates an Array of zeros. Throws OutOfMemory with the number of bytes.
   Array(const Shape& shape, DType dtype);
   // Shares the memory of the other Array.
   Array(const Array&) = default;
@@ -28,7 +28,8 @@ class Array {
   Array(Array&& other) noexcept { *this = std::move(other); }
   // Moves the memory; `other` becomes empty, with shape [0].
   Array& operator=(Array&& other) noexcept;
-  // Copies values in row-major order. Throws ShapeError if their number is not that of the shape.
+  // Copies values in row-major order. Throws ShapeError if the number of values differs from the number of
+  // elements of the shape.
   template <class T>
   static Array of(const Shape& shape, const std::vector<T>& values) {
     check_count(shape, values.size());

@@ -1,5 +1,5 @@
-// An op's attributes: a plain struct, held by value. The struct lists its fields once, for printing (error
-// messages, inspection) and hashing:
+// An op's attributes are a plain struct, held by value. The struct lists its fields once, and the list is
+// used for printing and hashing:
 //
 //     struct ReduceAttrs {
 //       Axes axes;
@@ -7,8 +7,8 @@
 //       void fields(auto&& field) const { field("axes", axes), field("keepdim", keepdim, false); }
 //     };
 //
-// The optional third argument is the field's default. Error messages omit a field that has its default, so a
-// field whose own value is given as default never appears in them.
+// The optional third argument is the field's default. Error messages omit a field that has its default value.
+// A field that passes its own value as the default therefore never appears in error messages.
 #pragma once
 
 #include <charconv>
@@ -37,7 +37,7 @@ inline std::string attr_text(bool v) {
 inline std::string attr_text(const std::string& v) {
   return '"' + v + '"';
 }
-// The fewest digits from which v can be read back.
+// Returns v with the fewest digits that still convert back to v.
 inline std::string attr_text(double v) {
   char s[32];
   return {s, std::to_chars(s, s + sizeof s, v).ptr};
@@ -51,9 +51,9 @@ inline std::string attr_text(const std::vector<double>& v) {
   return "[" + s + "]";
 }
 
-// The name of a type, a replacement for typeid when RTTI is disabled. Two shared objects have different
-// copies of it, so names are compared. Types of unnamed namespaces are equal only if the copies are the same
-// object.
+// The name of a type. It replaces typeid when RTTI is disabled. Two shared objects have different copies of
+// the name, so the characters are compared. Types of unnamed namespaces are equal only if their names are the
+// same object.
 template <class T>
 struct TypeName {
   static constexpr const char* get() { return __PRETTY_FUNCTION__; }
@@ -82,15 +82,16 @@ class Attrs {
   // No attributes.
   Attrs(NoAttrs) {}
 
-  // The struct. Throws Error if the attributes have a different type. Always inlined: otherwise kernels for
-  // several instruction sets would share one copy of the function.
+  // The struct. Throws Error if the attributes have a different type. The function is always inlined, because
+  // kernels for several instruction sets must not share one copy of it.
   template <class T>
   [[gnu::always_inline]] const T& as() const {
     constexpr const char* type = detail::TypeName<T>::get();
     if (!held_ || (held_->type != type && !held_->is(type))) refuse();
     return static_cast<const Held<T>*>(held_.get())->value;
   }
-  // All fields: "axes=[1], keepdim=false"; empty if there are none. Equal strings mean equal attributes.
+  // All fields, such as "axes=[1], keepdim=false"; empty without fields. If two strings are equal, the
+  // attributes are equal.
   std::string text() const { return held_ ? held_->text(true) : std::string(); }
   // The fields that differ from their defaults: "axes=[1]".
   std::string non_default_text() const { return held_ ? held_->text(false) : std::string(); }

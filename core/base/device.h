@@ -7,7 +7,7 @@ namespace tg {
 
 // A CPU or one GPU.
 struct Device {
-  // Which backend the device belongs to.
+  // The backends.
   enum Kind {
     cpu_kind,  // the CPU backend
     cuda_kind  // the CUDA backend

@@ -20,8 +20,8 @@ class Dims {
  public:
   // An empty list.
   Dims() = default;
-  // A list of these numbers. Throws ShapeError if there are more than max_rank; so do the next two
-  // constructors.
+  // A list of these numbers. Throws ShapeError if there are more than max_rank. The next two constructors
+  // also throw it.
   constexpr Dims(std::initializer_list<std::int64_t> v)
       : Dims(std::span<const std::int64_t>(v.begin(), v.size())) {}
   // A copy of a vector.

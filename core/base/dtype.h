@@ -57,9 +57,10 @@ constexpr DType compute_type(DType t) {
   return t == f64 ? f64 : is_float(t) ? f32 : i64;
 }
 
-// Rounds x to f32 with round-to-odd: if f32 cannot represent x, the result is the neighbor whose last bit is
-// 1. Rounding the result to nearest in a 16-bit type is then the same as rounding x directly, because f32 has
-// more than two extra bits at every exponent of both types. The nearest f32 could be halfway between two
+// Rounds x to f32 with round-to-odd: if f32 cannot represent x, the result is the neighbor with the last bit
+// 1. If the result is then rounded to nearest in a 16-bit type, the effect is the same as rounding x
+// directly. The reason is that f32 has more than two extra bits at every exponent of both 16-bit types.
+// Rounding x to the nearest f32 is not sufficient, because the nearest f32 could be halfway between two
 // 16-bit numbers.
 [[gnu::always_inline]] constexpr float odd_float(double x) {
   const auto nearest = static_cast<float>(x);
@@ -73,8 +74,8 @@ constexpr DType compute_type(DType t) {
 [[gnu::always_inline]] constexpr float odd_float(float x) {
   return x;
 }
-// Same for integers. A 64-bit integer has up to 11 bits more than f64, so the last bit that f64 keeps records
-// whether any of the others is set.
+// Same for integers. A 64-bit integer has up to 11 bits more than f64. The last bit of the f64 records
+// whether any of the additional bits is set.
 template <std::integral T>
 [[gnu::always_inline]] constexpr float odd_float(T x) {
   if constexpr (sizeof(T) == 8) {
@@ -85,7 +86,7 @@ template <std::integral T>
   return odd_float(static_cast<double>(x));
 }
 
-// bfloat16: the upper half of an f32. Conversion from any number rounds once, to nearest even, and NaN stays
+// bfloat16: the upper half of an f32. A conversion from any number rounds once, to nearest even. NaN stays
 // NaN.
 struct bfloat16 {
   std::uint16_t bits = 0;  // the encoding
@@ -107,7 +108,7 @@ struct bfloat16 {
   }
 };
 
-// IEEE binary16, with subnormals, infinities and NaN. Conversion from any number rounds once, to nearest
+// IEEE binary16, with subnormals, infinities and NaN. A conversion from any number rounds once, to nearest
 // even.
 struct float16 {
   std::uint16_t bits = 0;  // the encoding

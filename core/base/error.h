@@ -1,5 +1,5 @@
-// The library's exceptions. A message names the op or function, with its layer if it has one, the values it
-// got and the values it expected. The user's source line follows if it is known: `[h.3.attn/matmul] inner
+// The library's exceptions. A message contains the layer if there is one, the op or function, the given
+// values and the expected values. If the user's source line is known, it follows: `[h.3.attn/matmul] inner
 // sizes differ: a [4, 8] · b [9, 3] (train.cpp:41)`.
 #pragma once
 
@@ -28,7 +28,7 @@ struct DTypeError : Error {
 struct DeviceError : Error {
   using Error::Error;
 };
-// Memory is exhausted. The message has the bytes needed and, if known, the bytes available.
+// Memory is exhausted. The message contains the number of needed bytes and, if known, of available bytes.
 struct OutOfMemory : Error {
   using Error::Error;
 };

@@ -63,7 +63,7 @@ FileDescriptor create_temporary(const std::string& path, std::string& name, std:
   for (int attempt = 0;; ++attempt) {
     name = os::temporary_name(path);
     auto [file, error] = os::open(name, os::Open::create);
-    // A process with the same id may have been killed, for example in a container.
+    // An earlier process with the same id may have left the file, for example in a container.
     if (error == EEXIST && attempt < 1000) continue;
     check_file(who, "create", path, error);
     return std::move(file);

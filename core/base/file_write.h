@@ -14,7 +14,8 @@ namespace tg {
 // Calls fail_file() with the description of `error`, an errno value, as the reason. Does nothing if it is 0.
 void check_file(std::string_view who, const char* verb, const std::string& path, int error);
 
-// An owned file descriptor, closed by the destructor. −1 means that it owns none, as after a move.
+// Owns a file descriptor. The destructor closes it. −1 means that the object owns none, for example after a
+// move.
 struct FileDescriptor {
   int fd;
   explicit FileDescriptor(int fd) : fd(fd) {}
@@ -23,7 +24,7 @@ struct FileDescriptor {
   FileDescriptor& operator=(FileDescriptor&&) = delete;
 };
 
-// Makes the creation, renaming and removal of a directory's files durable.
+// Makes created, renamed and removed files of a directory durable.
 void sync_directory(const std::string& directory, std::string_view who);
 
 // Whether a file must be on disk when a call returns. A cache needs only atomicity, not durability.
@@ -33,16 +34,16 @@ enum class Durable { no, yes };
 // links are not followed.
 FileDescriptor create_temporary(const std::string& path, std::string& name, std::string_view who);
 
-// Replaces a regular file by the concatenated pieces, or leaves it unchanged: writes a temporary file in the
-// same directory, then renames it. Keeps the permissions of an existing file. Throws Error if the path is a
-// symbolic link or another file that is not regular.
+// Replaces a regular file by the concatenated pieces. If the function fails, the file is unchanged. The
+// function writes a temporary file in the same directory and renames it. It keeps the permissions of an
+// existing file. Throws Error if the path is a symbolic link or another file that is not regular.
 void replace_regular_file(const std::string& path, std::span<const std::string_view> pieces,
                           std::string_view who, Durable durable);
 
 // Whether the path exists, including a dangling symbolic link.
 bool is_taken(const std::string& path);
 
-// The folder of a file, with a slash at the end, or "." if the path does not name one.
+// The folder of a file, with a slash at the end; "." if the path contains no folder.
 std::string folder_of(const std::string& path);
 
 // Returns whether the file exists. Throws Error, "[who] cannot write PATH: it is a …", if it is not a regular

@@ -10,8 +10,8 @@ namespace tg {
 
 namespace {
 
-// Whether a number is in the range of an integer type after its fraction is dropped. The bounds are powers of
-// two, which are exact in floating types.
+// Whether a number without its fraction is in the range of an integer type. The bounds are powers of two, so
+// floating types represent them exactly.
 template <class T, class Number>
 bool in_range(Number x) {
   if constexpr (std::is_same_v<Number, std::int64_t>) {

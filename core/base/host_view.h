@@ -11,21 +11,21 @@
 
 namespace tg {
 
-// Whether the dtype can represent the number. Integer types represent whole numbers in their range, bool
-// represents 0 and 1. A floating type represents every number except finite ones that it would round to
+// Whether the dtype can represent the number. Integer types represent the integers in their range, and bool
+// represents 0 and 1. A floating type represents every number except finite numbers that would be rounded to
 // infinity.
 bool holds(DType dtype, double number);
 
-// Reads element i of a gap-free buffer as a double.
+// Reads element i of a buffer without gaps as a double.
 double load_element(DType dtype, const std::byte* data, std::int64_t i);
-// Writes element i of a gap-free buffer, converted to the dtype. Fractions are truncated for integers. Throws
-// DTypeError if the result is out of an integer type's range.
+// Converts a value to the dtype and writes it to element i of a buffer without gaps. Integer dtypes truncate
+// fractions. Throws DTypeError if the result is out of an integer type's range.
 void store_element(DType dtype, std::byte* data, std::int64_t i, double value);
-// The number that a floating dtype stores for this one: the nearest that it can represent.
+// Returns the nearest number that the floating dtype can represent.
 double stored_number(DType dtype, double number);
 namespace detail {
-// Converts n elements as store_element() does, each rounded once, including integers that double cannot
-// represent.
+// Converts n elements as store_element() does. Each element is rounded once, even an integer that double
+// cannot represent.
 void convert_elements(DType from, const std::byte* source, DType to, std::byte* target, std::int64_t n);
 }  // namespace detail
 

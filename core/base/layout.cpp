@@ -98,7 +98,7 @@ std::int64_t Layout::extent() const {
 
 namespace {
 
-// Checks a layout so that no product of strides and sizes overflows in the functions below.
+// Checks a layout. Products of strides and sizes then do not overflow in the functions below.
 void check(const Layout& l) {
   const auto refuse = [&] {
     return ShapeError("[tensor] shape " + l.shape.text() + ", strides " + l.strides.text() + " and offset " +
@@ -209,9 +209,8 @@ Shape infer_shape(const Shape& shape, std::int64_t n, const char* what) {
 
 namespace {
 
-// Finds strides that give the layout's elements the new shape in the same order. Returns false if no such
-// strides exist. First merges axes into the longest runs that one stride covers; the new sizes must then
-// divide these runs.
+// Finds strides for the new shape that keep the elements and their order. Returns false if there are none.
+// First merges axes into runs, as long as one stride covers a run. The new sizes must then divide these runs.
 bool view_strides(const Layout& l, const Shape& shape, Strides& out) {
   out = row_major_strides(shape);
   if (l.numel() == 0) return true;

@@ -53,7 +53,7 @@ void check_name(std::string_view who, std::string_view name) {
                 "' has control characters: expected a name of one line");
 }
 
-// Makes a message one line of limited length, whatever it quotes from a file or a name.
+// Makes a message one line of limited length, even if it quotes a file or a name.
 Error::Error(const std::string& message)
     : std::runtime_error(printable(middle_left_out(message, most_message_bytes))) {}
 Error::Error(const char* message) : Error(std::string(message)) {}

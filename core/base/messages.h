@@ -1,5 +1,5 @@
-// Messages to the user: functions that fit strings and names onto one line, and functions that rethrow an
-// exception with a longer message.
+// Messages to the user. Some functions fit strings and names onto one line. Others rethrow an exception with
+// a longer message.
 #pragma once
 
 #include <cstdio>
@@ -13,8 +13,8 @@
 
 namespace tg {
 
-// Escapes control characters, as "\n" or "\x1b", so a message stays on one line and cannot control the
-// terminal.
+// Escapes control characters, for example as "\n" or "\x1b". A message then stays on one line and cannot
+// control the terminal.
 std::string printable(std::string_view text);
 
 // Formats like std::snprintf. The result has at most 199 bytes.
@@ -27,12 +27,11 @@ std::string formatted(const char* format, auto... values) {
 // Whether a string has control characters, such as NUL or a line break.
 bool has_control_characters(std::string_view text);
 
-// Throws Error, "[who] …", for a name with control characters. Names become parts of messages, reports and
+// Throws Error, "[who] …", for a name with control characters, because names appear in messages, reports and
 // files.
 void check_name(std::string_view who, std::string_view name);
 
-// Returns the string or, if it is longer than `most` bytes, its first and last characters with "…" in
-// between.
+// Returns the string. If it is longer than `most` bytes, replaces its middle by "…".
 std::string middle_left_out(std::string_view text, std::size_t most);
 
 // Joins the items as strings, with `between` as separator: "a, b".
@@ -46,8 +45,8 @@ std::string list_text(const Items& items, std::string_view between, Text text_of
   return all;
 }
 
-// Returns the result of f. If f throws an Error that is not a FormatError, throws a FormatError that begins
-// with `where` instead. An example is an Error about sizes whose product overflows.
+// Returns the result of f. If f throws an Error that is not a FormatError, for example because a product of
+// sizes overflows, throws a FormatError instead. Its message begins with `where`.
 template <class F>
 auto with_format_errors(const std::string& where, F f) {
   try {

@@ -1,4 +1,4 @@
-// Detects concurrent use of an object that only one thread may use at a time, and unbounded recursion.
+// Detects two errors: concurrent use of an object for one thread at a time, and unbounded recursion.
 #pragma once
 
 #include <atomic>
@@ -9,8 +9,8 @@
 
 namespace tg {
 
-// Marks a call of `who` on an object that supports one call at a time; `busy` is a member of that object.
-// Throws Error with `what` if another call is in progress.
+// Marks a call of `who` on an object that supports one call at a time. `busy` is a member of the object. If
+// another call is in progress, throws Error with `what`.
 class OneUser {
  public:
   OneUser(std::atomic<bool>& busy, const char* who, const char* what) : busy_(busy) {
@@ -23,8 +23,8 @@ class OneUser {
   std::atomic<bool>& busy_;
 };
 
-// The same as OneUser, for an object whose functions may call each other within one thread. `user` is a
-// member of that object.
+// Same as OneUser, but functions of the object may call each other within one thread. `user` is a member of
+// the object.
 class OneThread {
  public:
   OneThread(std::atomic<std::thread::id>& user, const char* who, const char* what) : user_(user) {
@@ -44,8 +44,8 @@ class OneThread {
   bool is_outermost_;
 };
 
-// Counts the nested calls of `who` in a thread in `depth`. Throws Error with `what` if there are more than
-// `most`, long before the stack overflows.
+// Counts nested calls of `who` in a thread. `depth` is the counter. If there are more than `most` calls,
+// throws Error with `what`, long before the stack overflows.
 class Nested {
  public:
   static constexpr int most = 32;

@@ -1,6 +1,7 @@
 // The distributions of random numbers, as functions of Philox words (core/base/rng.h), and arrays of random
-// numbers on the host. Normal numbers use only additions, multiplications, divisions and square roots in f64,
-// without contraction. They are bitwise identical for every compiler, instruction set and device.
+// numbers on the host. Normal numbers are computed only from additions, multiplications, divisions and square
+// roots in f64, without contraction. They are bitwise identical for every compiler, instruction set and
+// device.
 #pragma once
 
 #include <bit>
@@ -12,7 +13,7 @@
 namespace tg {
 
 namespace detail {
-// Evaluates a polynomial of x by Horner's rule. The coefficient of the highest power is first.
+// Evaluates a polynomial of x by Horner's rule. The coefficients start with the highest power.
 template <std::same_as<double>... Real>
 [[gnu::always_inline]] constexpr double polynomial(double x, double sum, Real... coefficients) {
   ((sum = sum * x + coefficients), ...);
@@ -34,9 +35,9 @@ template <std::same_as<double>... Real>
 }
 
 // Box-Muller transform: from two words, returns two independent standard normal numbers √(-2 log u)·cos 2πv
-// and √(-2 log u)·sin 2πv, with u = (first + ½)/2^32 and v = second/2^32. It is a template because Clang
-// rejects a plain constexpr function that calls a square root, and device code can only call a constexpr
-// function.
+// and √(-2 log u)·sin 2πv, with u = (first + ½)/2^32 and v = second/2^32. It is constexpr because device code
+// can call only constexpr functions. It is a template because Clang rejects a plain constexpr function that
+// calls a square root.
 template <std::same_as<double> Real>
 [[gnu::always_inline]] constexpr void normal_pair(std::uint32_t first, std::uint32_t second, Real& by_cos,
                                                   Real& by_sin) {
@@ -45,7 +46,7 @@ template <std::same_as<double> Real>
   const std::uint32_t q = (second + 0x20000000u) >> 30;
   const double r = static_cast<std::int32_t>(second - (q << 30)) * 0x1p-30 * 1.57079632679489661923;
   const double t = r * r;
-  // The series of the sine to r^15 and of the cosine to r^16.
+  // The power series of the sine up to r^15, and of the cosine up to r^16.
   const double s = r + r * t *
                            detail::polynomial(t, -1. / 1307674368000, 1. / 6227020800, -1. / 39916800,
                                               1. / 362880, -1. / 5040, 1. / 120, -1. / 6);
@@ -56,8 +57,9 @@ template <std::same_as<double> Real>
   by_sin = radius * (q & 2 ? -other : other);
 }
 
-// Uniform numbers of a dtype in [low, high): low + (high − low)·u in f64, for u in [0, 1). If rounding to the
-// dtype would leave the interval, the result is the smallest or largest number of the dtype in it.
+// Uniform numbers of a dtype in [low, high), computed as low + (high − low)·u in f64 for u in [0, 1). If the
+// rounded number would be outside of the interval, the result is the smallest or largest number of the dtype
+// in the interval.
 struct UniformRange {
   // x = unit·(low + width·u). unit is 2 if high − low overflows f64, otherwise 1.
   double low, width, unit;
@@ -74,11 +76,12 @@ struct UniformRange {
 // interval, and DTypeError unless the dtype is floating.
 UniformRange uniform_range(DType dtype, double low, double high);
 
-// Returns the numbers that the op `normal` draws with this key: mean + std·n, with |n| below 6.77, in f64 and
-// rounded once to the dtype. Throws Error unless `mean` is finite and `std` is finite and not negative.
+// Returns the numbers that the op `normal` draws with this key: mean + std·n, with |n| below 6.77. They are
+// computed in f64 and rounded once to the dtype. Throws Error unless `mean` is finite and `std` is finite and
+// not negative.
 Array normal_array(const Shape& shape, DType dtype, double mean, double std, std::uint64_t key);
-// Returns the numbers that the op `uniform` draws with this key: uniform_range(dtype, low, high).at(u), in
-// f64 and rounded once to the dtype. Throws as uniform_range().
+// Returns the numbers that the op `uniform` draws with this key: uniform_range(dtype, low, high).at(u). They
+// are computed in f64 and rounded once to the dtype. Throws the errors of uniform_range().
 Array uniform_array(const Shape& shape, DType dtype, double low, double high, std::uint64_t key);
 
 }  // namespace tg

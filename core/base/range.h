@@ -1,4 +1,4 @@
-// Ranges for numeric options. One table gives the check and its error message. For example,
+// Ranges for numeric options. A single table defines the checks and the error messages. For example,
 // check_options("AdamW", {{"beta1", o.beta1, Range::from_below(0, 1)}}) may throw "[AdamW] beta1 is out of
 // range: got nan, expected a number of at least 0 and below 1".
 #pragma once
@@ -87,8 +87,8 @@ struct OptionCheck {
 // Returns a message about the first number that is out of its range, or an empty string if there is none.
 std::string range_mistake(std::initializer_list<OptionCheck> all);
 
-// Throws E with that message, after "[who] ". The shape rule of an op passes an empty `who`, because its
-// caller adds the op.
+// Throws E if there is a mistake. The message begins with "[who] ". The shape rule of an op passes an empty
+// `who`, because the caller adds the op's name.
 template <class E = Error>
 void check_options(std::string_view who, std::initializer_list<OptionCheck> all) {
   const std::string mistake = range_mistake(all);

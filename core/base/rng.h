@@ -1,6 +1,6 @@
 // Philox4x32-10 (Salmon et al., 2011): random bits as a pure function of a 128-bit counter and a 64-bit key.
-// Every backend, thread order and recomputation therefore gets the same numbers. A random node has the key
-// node_key(seed, step, node) and its own counters; one block gives four words.
+// The numbers are therefore the same on every backend, for every order of threads and in every recomputation.
+// A random node has the key node_key(seed, step, node) and its own counters. One block has four words.
 #pragma once
 
 #include <array>
@@ -52,28 +52,28 @@ constexpr double uniform(std::uint32_t high, std::uint32_t low) {
   return static_cast<double>((std::uint64_t{high} << 32 | low) >> 11) * 0x1p-53;
 }
 
-// The bound of dropout: an element is kept if its word is at or above it. The probability of a drop is p to
-// within 2^-32.
+// The bound of dropout: an element is kept if its word is at least the bound. The error of the drop
+// probability is at most 2^-32.
 constexpr std::uint32_t dropout_bound(double p) {
   const double bound = p * 0x1p32;
   return bound >= 4294967295.0 ? 0xffffffffu : static_cast<std::uint32_t>(bound);
 }
 
-// The bound of bernoulli: a word below it gives true. The probability is p to within 2^-32, and exact for 0
-// and 1.
+// The bound of bernoulli: a word below the bound gives true. The error of the probability is at most 2^-32.
+// It is 0 if p is 0 or 1.
 constexpr std::uint64_t bernoulli_bound(double p) {
   return static_cast<std::uint64_t>(p * 0x1p32);
 }
 
 // The counter of a block for elementwise random ops (dropout, uniform, normal, …). Element i of the tensor,
-// counted row-major, uses word i % 4 of block i / 4. Ops that need 64 bits use word 2·(i % 2) and the next
-// one, of block i / 2.
+// counted row-major, uses word i % 4 of block i / 4. Ops that need 64 bits per element use words 2·(i % 2)
+// and 2·(i % 2) + 1 of block i / 2.
 constexpr PhiloxBlock element_counter(std::uint64_t block) {
   return {static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32), 0, 0};
 }
 
 // The counter for dropout inside attention: score (b, h, i, j) of query head h uses word j % 4. Four keys
-// share one block, so a vector over queries computes four rows of keys at a time.
+// share one block, so code with a vector of queries computes four keys at a time.
 constexpr PhiloxBlock attention_counter(std::uint32_t batch_head /* b·H + h */, std::uint32_t query,
                                         std::uint32_t key) {
   return {query, key / 4, batch_head, 0};  // word key % 4

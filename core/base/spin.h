@@ -14,8 +14,9 @@ inline void pause_processor() {
 #endif
 }
 
-// Calls ready() until it returns true or `limit` has passed, and returns whether it was true. The limit does
-// not depend on how long the processor pauses. A short wait does not read the clock.
+// Calls ready() until it returns true or the time `limit` has passed. Returns whether it was true. The time
+// limit is independent of the duration of the processor's pause instruction. A short wait does not read the
+// clock.
 template <class Ready>
 bool spin_until(Ready&& ready, std::chrono::nanoseconds limit) {
   const auto spin = [&](int rounds) {

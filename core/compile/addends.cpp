@@ -26,8 +26,8 @@ class Adding {
   ValueId root_of(ValueId v) const { return value(v).root; }
 
   // Whether the step only adds its inputs, each once. A sum inside a larger fused step needs no separate pass
-  // over memory. Moving it into a GEMM would save nothing: the GEMM would read as many bytes of terms as the
-  // fused step reads.
+  // over memory. It would not be useful to move such a sum into a GEMM, because the GEMM would read the same
+  // number of bytes as the fused step.
   static bool is_sum(const LoweredStep& s) {
     if (s.op != &fused_op || s.out.size() != 1) return false;
     const auto& chain = s.attrs.as<FusedAttrs>();
@@ -66,7 +66,7 @@ class Adding {
     return true;
   }
 
-  // Whether v contains all elements of its root, stored in the same order as in the result.
+  // Whether v contains all elements of its root, and they have the same order in memory as in the result.
   bool lies_as(ValueId v, ValueId result) const {
     const Value &term = value(v), &root = value(term.root), &sum = value(result);
     return term.layout == sum.layout && sum.layout.is_dense() && root.layout.is_dense() &&
@@ -74,7 +74,7 @@ class Adding {
            !joined_.contains(term.root);
   }
 
-  // Whether the step that computes v can add an operand to v, and nothing except the sum reads v.
+  // Whether the step that computes v can add an operand to v, and only the sum reads v.
   bool can_add(ValueId v) const {
     if (uses_.maker[v] < 0 || uses_.readers[v] != 1) return false;
     const LoweredStep& s = steps_[static_cast<std::size_t>(uses_.maker[v])];

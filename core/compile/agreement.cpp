@@ -26,7 +26,7 @@ std::uint64_t hash_of(const Step& s) {
   return h.digest()[0];
 }
 
-// The first step in which a rank's program differs from the program of rank 0, and that rank.
+// The first step that differs from rank 0's program, and the rank that differs.
 struct Difference {
   std::size_t step = SIZE_MAX;
   int rank = 0;
@@ -52,7 +52,7 @@ Difference first_difference(std::span<const std::uint64_t> hashes, Communicator&
 void compare(std::span<const Step> steps, Communicator& ranks) {
   std::vector<std::uint64_t> hashes;
   for (const Step& s : steps) hashes.push_back(hash_of(s));
-  // Compares the steps in chunks up to the end of the shortest program, then compares the lengths.
+  // Compares the steps in chunks up to the end of the shortest program. Then compares the lengths.
   const std::vector<std::uint64_t> counts = gather_one(ranks, std::uint64_t{hashes.size()});
   const auto [least, most] = std::ranges::minmax(counts);
   const Difference d = first_difference(std::span(hashes).first(least), ranks);

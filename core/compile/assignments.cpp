@@ -10,7 +10,7 @@ namespace tg {
 
 namespace {
 
-// The parameter that the value is, or is a view of. Null if there is none.
+// The parameter, if the value is a parameter or a view of one; otherwise null.
 const Parameter* parameter_of(const Graph& graph, ValueId v) {
   const Node& maker = graph.node_of(graph.values()[v].root);
   return maker.op == &parameter_op ? &maker.attrs.as<ParameterAttrs>().parameter : nullptr;
@@ -94,7 +94,7 @@ void check_parts(std::span<const Parameter> used, const std::vector<Assign>& ass
   for (const Parameter& p : used)
     if (p.bytes() > 0) by_place.push_back(&p);
   std::ranges::sort(by_place, {}, [](const Parameter* p) { return p->memory(); });
-  const Parameter* before = nullptr;  // the parameter so far whose memory ends last
+  const Parameter* before = nullptr;  // of the parameters so far, the one that ends last
   for (const Parameter* p : by_place) {
     if (before && p->memory() < before->memory() + before->bytes() &&
         (assigned.contains(before->key()) || assigned.contains(p->key())))

@@ -1,6 +1,6 @@
-// Assignments: the values that a program must compute, and how each assigned parameter gets its new value.
-// Either the step that computes the value writes it directly into the parameter, or the value is copied there
-// at the end of the run.
+// Assignments: the values that a program must compute, and how each assigned parameter gets its new value. If
+// possible, the step that computes the value writes it directly into the parameter. Otherwise the value is
+// copied into the parameter at the end of the run.
 #pragma once
 
 #include <tilegrad/core/compile/compile.h>
@@ -15,14 +15,14 @@ struct Outputs {
   std::vector<ValueId> all() const;
 };
 
-// Returns the outputs. An output may be a parameter that this program assigns, or a view of one. It then
-// means the parameter's old value. The function records a copy of that value, which is computed before the
-// parameter changes. Throws Error, ShapeError or DTypeError for a tensor of a different graph and for a value
-// that does not match its parameter.
+// Returns the outputs. An output may be a parameter that this program assigns, or a view of such a parameter.
+// The output is then the parameter's old value. For this, the function records a copy, which is computed
+// before the parameter changes. Throws Error for a tensor of a different graph. Throws ShapeError or
+// DTypeError for a value that does not match its parameter.
 Outputs outputs_of(Graph& graph, const std::vector<Tensor>& fetch, const std::vector<Assign>& assign);
 
-// Throws Error if the program computes a value that must be assigned (Graph::must_assign) but does not assign
-// it.
+// Some values must be assigned (Graph::must_assign). Throws Error if the program computes such a value but
+// does not assign it.
 void require_updates(const Graph& graph, const Outputs& outputs, const std::vector<Assign>& assign);
 
 // Throws Error if a program assigns a parameter and also uses a different parameter in the same memory. This

@@ -12,7 +12,7 @@ Layout layout_within_buffer(const Graph& graph, const Joined& joined, ValueId v)
   return found == joined.end() ? graph.values()[v].layout : found->second.layout;
 }
 
-// Converts a copy step that the compiler added into a fused step, as elementwise kernels expect.
+// Converts a copy step of the compiler to a fused step, because elementwise kernels expect fused steps.
 void make_fused(Step& step) {
   const DType t = step.out[0].dtype;
   step.op = &fused_op;
@@ -68,9 +68,9 @@ void bind_steps(Program::State& state, const Bindings& passes) {
   }
 }
 
-// Adds steps that fill memory with NaN patterns for CompileOptions::verify. Before the first step they fill
-// the whole arena and the results, except for the `status_bytes` that the executable uses. After the last
-// step that uses a buffer, they fill the buffer.
+// Adds steps that fill memory with NaN patterns, for CompileOptions::verify. The first added step fills the
+// whole arena and the results, except for the `status_bytes` of the executable. Each buffer is filled again
+// after the last step that uses it.
 std::vector<Step> poisoned(std::vector<Step> steps, std::byte* arena, std::byte* results,
                            std::size_t status_bytes, const Buffers& buffers, const MemoryPlan& plan) {
   std::vector<Step> all;

@@ -1,5 +1,5 @@
-// The work of compile() after its passes: creates the steps for the kernels, checks that all ranks have the
-// same steps, and binds them to kernels and memory.
+// The work of compile() after its passes. It creates the steps for the kernels, checks that all ranks have
+// the same steps, and binds the steps to kernels and memory.
 #pragma once
 
 #include "core/compile/memory_plan.h"
@@ -7,15 +7,16 @@
 
 namespace tg {
 
-// Returns the steps for the kernels. Only targets of copies have addresses yet. `outputs` outlive a run.
+// Returns the steps for the kernels. Only the targets of copies already have addresses. The values in
+// `outputs` outlive a run.
 std::vector<Step> steps_of(const Graph& graph, std::span<const LoweredStep> steps, const Joined& joined,
                            std::span<const ValueId> outputs);
 
-// Throws Error if a collective step and the communicator have different numbers of ranks; a null communicator
-// means one rank. If the program is not only planned, all ranks must call this function. It compares their
-// steps by op, attributes, dtypes and layouts, and throws Error with the first step that differs and the
-// ranks. The comparison is needed because a collective step waits for the same step on all other ranks.
-// Defined in agreement.cpp.
+// Throws Error if a collective step and the communicator have different numbers of ranks. A null communicator
+// means one rank. Unless `plan_only` is set, all ranks must call this function. It then compares the steps of
+// all ranks by op, attributes, dtypes and layouts. If a step differs, throws Error with the first such step
+// and the ranks. The comparison is needed because a collective step waits for the same step on all other
+// ranks. Defined in agreement.cpp.
 void check_ranks(std::span<const Step> steps, Communicator* ranks, bool plan_only);
 
 // The results of the earlier passes, which binding reads.

@@ -9,11 +9,11 @@ namespace tg {
 
 namespace {
 
-// Fetched results up to this number of bytes are stored together, so that one copy transfers them to the
-// host.
+// Fetched results of at most this number of bytes are stored together. One copy then transfers all of them to
+// the host.
 constexpr std::size_t small_result = 1024;
 
-// Creates buffers as values are encountered, step by step.
+// Visits the steps in order and creates a buffer for each new value.
 class BufferList {
  public:
   BufferList(const Graph& graph, const Joined& joined) : graph_(graph), joined_(joined) {
@@ -64,8 +64,9 @@ class BufferList {
   Buffers made_;
 };
 
-// Whether `next` reads rows that the preceding index_assign writes, for example attention that reads a cache.
-// One kernel may then compute both steps, so the assigned values stay in memory until `next` has finished.
+// Whether `next` reads rows that the preceding index_assign writes. An example is attention that reads a
+// cache. One kernel may then compute both steps, so the assigned values stay in memory until `next` has
+// finished.
 bool reads_assigned_value(const Graph& graph, const LoweredStep& assign, const LoweredStep& next) {
   if (!assign.op->assigns) return false;
   return std::any_of(next.in.begin(), next.in.end(), [&](ValueId v) {
@@ -73,9 +74,9 @@ bool reads_assigned_value(const Graph& graph, const LoweredStep& assign, const L
   });
 }
 
-// Whether `next` is an epilogue that a backend may compute in the preceding GEMM. The backend does not do
-// that if the epilogue would overwrite operands of the GEMM. Its decision affects rounding, so it must not
-// depend on buffer offsets. A GEMM that adds a whole matrix never computes an epilogue.
+// Whether `next` is an epilogue that a backend may compute in the preceding GEMM. The backend does not
+// compute it in the GEMM if the epilogue would overwrite operands of the GEMM. The decision affects rounding,
+// so it must not depend on buffer offsets. A GEMM that adds a whole matrix never computes an epilogue.
 bool may_round_otherwise(const Graph& graph, const LoweredStep& product, const LoweredStep& next) {
   return is_rounding_epilogue(graph, product, next) && graph.values()[next.in[0]].root == product.out[0] &&
          (product.in.size() < 3 ||
@@ -90,7 +91,8 @@ Buffers buffers_of(const Graph& graph, std::span<const LoweredStep> steps, const
   BufferList buffers(graph, joined);
   for (std::size_t i = 0; i < assign.size(); ++i)
     if (directly[i]) buffers.in_parameter(outputs.assigned[i], assign[i].target);
-  // Per step: the last step that may be computed together with it. Until then its inputs may be read.
+  // Per step: the last step that a kernel may compute together with it. The inputs may be read until that
+  // step.
   std::vector<int> end(steps.size());
   for (int s = static_cast<int>(steps.size()); s-- > 0;) end[s] = steps[s].with_next ? end[s + 1] : s;
   for (int s = 0; s < static_cast<int>(steps.size()); ++s) {

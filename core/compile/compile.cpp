@@ -24,8 +24,8 @@ Device device_of(const Graph& graph, const CompileOptions& options) {
   return Device::cpu();
 }
 
-// Copies the memory report and buffers of a placement to the state. The kernels' workspace is not included
-// yet.
+// Copies the memory report and buffers of a placement to the state. The workspace of the kernels is added
+// later.
 void report(const Placed& p, std::span<const LoweredStep> steps, const std::vector<Assign>& assign,
             Program::State& state) {
   state.memory = p.plan.report;
@@ -36,7 +36,7 @@ void report(const Placed& p, std::span<const LoweredStep> steps, const std::vect
         add_bytes(state.memory.parameters, aligned_bytes(parameter.bytes()), "parameters");
 }
 
-// Reorders the steps and adds recomputation if the program needs more than the budget. Throws OutOfMemory if
+// If the program needs more than the budget, reorders the steps and adds recomputation. Throws OutOfMemory if
 // that does not suffice.
 Recomputed fit_in_budget(const CompileOptions& options, Graph& graph, std::vector<LoweredStep>& steps,
                          const Scheduled& known, const Program::State& state) {

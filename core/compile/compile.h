@@ -19,37 +19,39 @@ struct CompileOptions {
   std::vector<Assign> assign = {};  // assignments at the end of every run
   // default: the device of the graph's parameters, or the CPU if there are none
   std::optional<Device> device = {};
-  // CPU threads; 0: the environment variable TG_THREADS, or all of the machine's if it is not set
+  // CPU threads; 0: the number in the environment variable TG_THREADS, or one per processor if it is not set
   int threads = 0;
   bool tf32 = false;  // CUDA: f32 GEMMs on tensor cores, with operands rounded to TF32 (10 mantissa bits)
-  // Makes a row of a result bitwise independent of the other rows and of their number. GEMMs then choose the
-  // order of their sums by row size, dtypes and the layout of the right matrix, not by the number of rows.
-  // Norms, softmax, RoPE, embedding, pointwise ops, argmax, top_k, indexing and paged_attn are always
-  // batch-invariant. flash_attn, sums over rows and other reductions are not covered. The guarantee holds
-  // between programs with the same ops and different numbers of rows. GEMMs of many rows may be slower
+  // Makes each row of a result bitwise independent of all other rows and their number. The summation order of
+  // a GEMM then depends on the row size, the dtypes and the layout of the right matrix, but not on the number
+  // of rows. Norms, softmax, RoPE, embedding, pointwise ops, argmax, top_k, indexing and paged_attn are
+  // always batch-invariant. flash_attn, sums over rows and other reductions are not covered. The guarantee
+  // holds between programs with the same ops and different numbers of rows. GEMMs of many rows may be slower
   // (docs/benchmarks.md).
   bool batch_invariant = false;
   bool fuse = true;   // fuse pointwise ops into elementwise kernels
   bool reuse = true;  // plan one arena; false: separate memory for every tensor
-  // Limit for memory().peak() in bytes; 0: no limit. If the program would exceed it, compile() first looks
-  // for an order of the steps that needs less. If that does not suffice, it recomputes as few values as
-  // possible before their late uses (MemoryReport::recomputed). Cheap values (outputs of norms, activations,
-  // casts) are chosen first, GEMMs and attention last. Results stay bitwise identical. Throws OutOfMemory
-  // with the smallest peak that is possible.
+  // Limit for memory().peak() in bytes; 0: no limit. If the program would exceed the limit, compile() first
+  // searches for an order of the steps that needs less memory. If that does not suffice, the program
+  // recomputes as few values as possible before their late uses (MemoryReport::recomputed). Cheap values,
+  // such as outputs of norms, activations and casts, are chosen first, and GEMMs and attention last. Results
+  // stay bitwise identical. If the limit is too small, throws OutOfMemory with the smallest possible peak.
   std::size_t memory_budget = 0;
   std::size_t memory_held = 0;              // bytes of memory_budget that other objects already use
   std::shared_ptr<SharedArena> arena = {};  // memory shared with other programs; default: separate memory
   // Connects the ranks that run this program together; null: one rank. compile() compares the programs of all
   // ranks and throws Error with the first step that differs.
   std::shared_ptr<Communicator> ranks = {};
-  // For finding planner and kernel bugs: runs everything twice, as planned and with a buffer per tensor, with
-  // unused memory filled with NaN patterns. Throws Error with the first tensor that is not bitwise identical.
-  // Ops that may sum in any order use a fixed order.
+  // For finding planner and kernel bugs. Every run executes two programs: one as planned, and one with a
+  // separate buffer per tensor. Unused memory is filled with NaN patterns. If a tensor is not bitwise
+  // identical in both, throws Error with the first such tensor. Ops that may sum in any order use a fixed
+  // order.
   bool verify = false;
   // Chooses kernels and plans memory without allocating any. memory(), steps() and text() describe the
   // program; run(), feed() and fetch() throw Error.
   bool plan_only = false;
-  // Compiles even if an assignment that Graph::must_assign requires is missing. For inspecting values only.
+  // Compiles even if the program lacks an assignment that Graph::must_assign requires. Use it only to inspect
+  // values.
   bool allow_unassigned = false;
 };
 
@@ -61,8 +63,8 @@ struct CompileOptions {
 // - OutOfMemory with the sizes
 Program compile(Graph& graph, const std::vector<Tensor>& fetch, const CompileOptions& options = {});
 
-// Compiles, runs once and fetches a tensor, for tests, examples and debugging. Feeds of inputs that the
-// tensor does not depend on are ignored.
+// Compiles, runs once and fetches a tensor, for tests, examples and debugging. If the tensor does not depend
+// on an input, a feed of that input is ignored.
 Array eval(const Tensor& t, const std::vector<Feed>& feeds = {}, const CompileOptions& options = {});
 // Same for several tensors, in one run.
 std::vector<Array> eval(const std::vector<Tensor>& ts, const std::vector<Feed>& feeds = {},

@@ -53,7 +53,7 @@ class Reducing {
            const StepScheduler& scheduler)
       : graph_(graph), steps_(steps), scheduler_(scheduler), uses_(graph, steps, outputs) {}
 
-  // A reduction reads only the result of the fused step, so it can always move there.
+  // A reduction reads only the result of the fused step, so it can always move to the position of that step.
   void run() {
     for (LoweredStep& s : steps_) {
       if (!s.op || !s.op->fuses_elementwise) continue;
@@ -94,7 +94,7 @@ class Reducing {
   }
 
   // Whether an input and the result are contiguous along different axes. Elementwise kernels read such an
-  // input in square tiles, which do not contain complete rows.
+  // input in square tiles, and a tile does not contain complete rows.
   static bool lies_across(const Layout& in, const Layout& made) {
     bool along = true, across = false;
     for (int axis = 0; axis < made.rank(); ++axis) {

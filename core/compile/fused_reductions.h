@@ -1,7 +1,7 @@
 // Fused elementwise steps that end in a reduction. If a reduction over the innermost axes, such as a sum,
-// reads the result of a fused elementwise step, one step computes both. That step computes the elements row
-// by row and reduces them in registers or in the first-level cache. The elements are stored only if a
-// different step also reads them.
+// reads the result of a fused elementwise step, one step computes both. This step computes the elements row
+// by row and reduces them in registers or in the first-level cache. It stores the elements only if another
+// step also reads them.
 #pragma once
 
 #include "core/compile/lower.h"
@@ -10,14 +10,14 @@
 namespace tg {
 
 // Attributes of fused_reduction_op. Its inputs are the inputs of the elementwise part. Its results are the
-// stored results of that part, followed by the result of the reduction. A 16-bit value that is stored is also
-// rounded before the reduction, so that all its readers get the same number. A value that is not stored is
-// not rounded, as in any fused step.
+// stored results of that part, followed by the result of the reduction. If a 16-bit value is stored, it is
+// also rounded before the reduction, so that all readers get the same number. If it is not stored, it is not
+// rounded, as in any fused step.
 struct FusedReduction {
   FusedAttrs chain;  // the elementwise part; its last result is reduced
   DType dtype;       // dtype of the reduced elements
-  // made: layout as the result of the elementwise part; read: layout of the same memory as the reduction's
-  // input
+  // Layouts of the reduced elements: `made` is their layout as a result, `read` as the input of the
+  // reduction.
   Layout made, read;
   const Op* op;  // the reduction
   ReduceAttrs reduce;

@@ -14,9 +14,9 @@ const Op& only_op(const LoweredStep& s) {
   return code.size() == 1 ? *code[0].op : *s.op;
 }
 
-// `seen` is a view of all elements of a value with layout `l`. Returns the new layout of the value that gives
-// the view the layout `to`. Returns nothing if no strides can express that. Also returns nothing if the
-// value's contiguous axis would not stay contiguous, because kernels would be slow.
+// `seen` is a view of all elements of a value with layout `l`. Returns a new layout for the value, such that
+// the view has the layout `to`. Returns nothing if no strides can express this layout. Also returns nothing
+// if the contiguous axis of the value would not stay contiguous, because kernels would be slow.
 std::optional<Layout> moved(Layout l, const Layout& seen, const Layout& to) {
   for (int a = 0; a < l.rank(); ++a) {
     // An axis of l is part of one axis in `seen`, or covers several axes there.

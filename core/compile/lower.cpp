@@ -110,8 +110,8 @@ class Lowering {
     steps_.push_back(std::move(step));
   }
 
-  // The widest compute type among the node's floating operands; i64 if it has none. A cast from integers to
-  // bf16 stays in i64 and is rounded once, because f32 cannot represent all integers.
+  // The widest compute type of the node's floating operands, or i64 without floating operands. A cast from
+  // integers to bf16 stays in i64 and is rounded once, because f32 cannot represent all integers.
   DType compute_of(const Node& node) const {
     DType widest = i64;
     if (graph_.values()[node.first_out].dtype == bf16 && node.op->converts &&
@@ -126,7 +126,7 @@ class Lowering {
     return widest;
   }
 
-  // A fused step under construction: its code, its inputs, and how often its nodes read each input.
+  // A fused step under construction: the code, the inputs, and the number of reads of each input.
   struct Group {
     FusedAttrs fused;
     std::vector<ValueId> inputs;
@@ -144,7 +144,8 @@ class Lowering {
     }
   };
 
-  // Creates a group for a pointwise node and absorbs the groups of inputs that nothing else reads.
+  // Creates a group for a pointwise node. If nothing else reads an input, the group absorbs the input's
+  // group.
   std::unique_ptr<Group> group(const Node& node) {
     if (node.in.size() > 3)
       throw Error("[" + node.op->name + "] a pointwise op with more than three operands");
@@ -174,8 +175,8 @@ class Lowering {
   }
 
   // A fused step reads a constant instead of a tensor that is filled with one number. Returns that constant.
-  // In f64 it is the number that the tensor would store. For a 16-bit type it keeps the f32 digits, except if
-  // these would create a rounding tie.
+  // In f64, the constant is the number that the tensor would store. For a 16-bit type, the constant keeps the
+  // digits of f32, unless these would create a rounding tie.
   static double folded(const FullAttrs& f, DType compute) {
     if (!is_float(f.dtype)) return f.value;
     if (compute == f64) return stored_number(f.dtype, f.value);

@@ -1,5 +1,6 @@
-// Lowering: converts nodes to the steps of a program, still with the graph's values. It prunes, folds scalars
-// and fuses pointwise ops. The attributes of a fused step are a small straight-line program over its inputs.
+// Lowering converts nodes to the steps of a program. The steps still refer to values of the graph. Lowering
+// removes unneeded nodes, folds scalars and fuses pointwise ops. The attributes of a fused step are a small
+// straight-line program over its inputs.
 #pragma once
 
 #include <unordered_map>
@@ -32,15 +33,15 @@ struct FusedAttrs {
   std::int32_t result(std::size_t out) const {
     return results.empty() ? static_cast<std::int32_t>(code.size()) - 1 : results[out];
   }
-  // Appends the code of another step and replaces the inputs of that step by `inputs`.
+  // Appends the code of another step. `inputs` replace the inputs of that step.
   void append(const FusedAttrs& other, std::span<const Source> inputs);
   void fields(auto&& field) const { field("code", text()); }
   std::string text() const;  // "mul(in0, 2) → add(%0, in1)", and "; results %0, %1" if there are several
 };
 extern const Op& fused_op;
 
-// If a step (LoweredStep or Step) computes a single pointwise op of its operands, without constants, returns
-// that op. Returns null for other steps.
+// Returns the op of a step (LoweredStep or Step) that computes a single pointwise op of its operands, without
+// constants. Returns null for other steps.
 template <class S>
 const Op* only_op_of(const S& step) {
   if (step.op != &fused_op || step.out.size() != 1) return nullptr;
@@ -58,9 +59,9 @@ struct LoweredStep {
   bool with_next = false;  // a backend may compute it together with the next step, in any order
 };
 
-// Whether a fused step may use a value that it computed without storing it. It may not if storing would
-// change the value. That can happen to integers narrower than `compute` and to floats computed in i64.
-// Booleans do not change, because every op that returns booleans returns 0 or 1.
+// Whether a fused step may use a value without storing it first. It may not if storing would change the
+// value. Storing can change integers narrower than `compute`, and floats that are computed in i64. It does
+// not change booleans, because every op that returns booleans returns 0 or 1.
 bool stays_fused(DType dtype, DType compute);
 
 // Per node: whether an output depends on it.
@@ -74,15 +75,15 @@ struct Uses {
   std::vector<int> readers;
 };
 
-// Returns the steps in an order in which every value is computed before it is read. Each output is stored in
-// memory by a single step, which computes all its elements.
+// Returns the steps. Their order computes every value before it is read. A single step computes all elements
+// of an output and stores them in memory.
 std::vector<LoweredStep> lower(const Graph& graph, std::span<const ValueId> outputs, bool fuse);
 
-// Concat without copies: if every input of a concat is a complete result that nothing else reads, its
-// producer writes it directly into the concat's output. The concat then needs no step. An input may be a
-// permuted view of the result. contiguous() is a concat of one input.
+// Concat without copies. The condition is that every input of the concat is a complete result, and nothing
+// else reads it. The steps that compute the inputs then write them directly into the output, and the concat
+// needs no step. An input may be a permuted view of a result. contiguous() is a concat of one input.
 //
-// The location of a joined value: inside the memory of the value `whole`, with this layout.
+// The location of a joined value. It is in the memory of the value `whole` and has this layout.
 struct Inside {
   ValueId whole;
   Layout layout;
@@ -90,9 +91,9 @@ struct Inside {
 
 using Joined = std::unordered_map<ValueId, Inside>;
 
-// Removes such concats from the steps and returns the locations of their inputs. Joins an input only if its
-// producer supports results with any strides (Op::strided_results). `outputs` keep separate memory. Defined
-// in join.cpp.
+// Removes such concats from the steps and returns the locations of their inputs. An input is joined only if
+// the op that computes it supports results with any strides (Op::strided_results). `outputs` keep separate
+// memory. Defined in join.cpp.
 Joined join_in_place(const Graph& graph, std::vector<LoweredStep>& steps, std::span<const ValueId> outputs);
 
 }  // namespace tg

@@ -1,6 +1,6 @@
-// The memory plan: the offset of every buffer of a program, in the arena or in the block of inputs, results
-// and constants. Nothing is allocated yet. The planner assigns offsets in one arena to buffers with known
-// lifetimes. Buffers that are live at the same step never overlap.
+// The memory plan of a program. It contains an offset for every buffer, in the arena or in the block of
+// inputs, results and constants. Nothing is allocated yet. The planner assigns the offsets in the arena from
+// the lifetimes of the buffers. Buffers that are live at the same step never overlap.
 #pragma once
 
 #include <cstddef>
@@ -21,11 +21,11 @@ struct Lifetime {
 struct Placement {
   std::vector<std::size_t> offset;  // offset of each buffer in the arena, a multiple of 64
   std::size_t peak = 0;             // size of the arena in bytes
-  std::size_t alive = 0;            // maximum of live bytes at one step: a lower bound for any plan
+  std::size_t alive = 0;            // maximum of live bytes at a step; a lower bound for `peak`
 };
 
 // Assigns offsets. Lifetimes must be sorted by `first`. If `reuse` is false, every buffer gets separate
-// memory, as a reference for checks. The run time is O(n log n).
+// memory. Checks use such a plan as a reference. The run time is O(n log n).
 Placement plan_memory(std::span<const Lifetime> buffers, bool reuse = true);
 
 // Whether no two buffers that are live at the same step overlap. The check is independent of the planning
@@ -35,15 +35,15 @@ bool plan_is_sound(std::span<const Lifetime> buffers, const Placement& placement
 struct MemoryPlan {
   std::vector<std::size_t> offset;  // per buffer: offset in the arena or the block; 0 for parameters
   std::vector<int> arena_order;     // buffers of the arena with at least one byte, by first step
-  std::size_t results_offset = 0;   // offset of the executable's status, which the results follow
+  std::size_t results_offset = 0;   // offset of the executable's status; results follow it
   MemoryReport report;              // without the workspace, which only the executable knows
   // Size of the block of inputs, results and constants in bytes.
   std::size_t leaf_bytes() const { return report.inputs + report.results + report.constants; }
 };
 
 // Plans the arena and the block of inputs, results and constants. The block has three parts:
-// - the inputs in recording order and the state of random numbers, so that one copy can feed all of them
-// - `status_bytes` (Backend::status_bytes) and small results, so that one copy fetches them
+// - the inputs in recording order, and the state of random numbers; one copy can feed all of them
+// - `status_bytes` (Backend::status_bytes) and small results; one copy fetches all of them
 // - the constants
 //
 // If `reuse` is false, every buffer gets separate memory.

@@ -8,8 +8,8 @@ namespace tg {
 
 namespace {
 
-// Limit for inputs plus outputs of a merged step. With more, a GPU has too few registers for enough loads in
-// flight, and a second pass is cheaper.
+// Maximum number of inputs plus outputs of a merged step. With more operands, a GPU has too few registers for
+// enough loads in flight, and a second pass is cheaper.
 constexpr std::size_t max_operands = 10;
 static_assert(max_operands <= FusedAttrs::max_inputs);
 // Maximum distance between merged steps. A limit lets long programs compile in linear time.
@@ -34,7 +34,8 @@ class Merging {
   bool is_fused(std::size_t s) const { return steps_[s].op == &fused_op; }
 
   // Merges an earlier step into step b, if one is suitable. Only pointwise steps may be between the two, so
-  // that buffers live little longer than before. None of them may read the earlier step's results.
+  // that buffers do not live much longer than before. None of these steps may read the earlier step's
+  // results.
   bool merge_one_into(std::size_t b) {
     for (std::size_t a = b; a-- > 0 && b - a <= window;) {
       if (!steps_[a].op) continue;
@@ -62,7 +63,7 @@ class Merging {
     return std::find(s.out.begin(), s.out.end(), root) != s.out.end();
   }
 
-  // Whether two values have the same elements in the same order, because they are the same value or equal
+  // Whether two values have the same elements in the same order. They do if they are the same value, or equal
   // views of one value.
   bool same(ValueId v, ValueId w) const {
     return v == w || (value(v).root == value(w).root && value(v).dtype == value(w).dtype &&
@@ -95,7 +96,8 @@ class Merging {
     std::size_t inputs = a.in.size();
     for (ValueId v : b.in) {
       if (is_output(a, value(v).root)) {
-        // Views that move elements cannot be merged, nor can values that storing would change.
+        // A view that moves elements cannot be merged. A value that storing would change cannot be merged
+        // either.
         if (!same(v, value(v).root) || !stays_fused(value(v).dtype, first.compute)) return false;
         shares = true;
       } else if (index_in(a.in, v) < a.in.size()) {
@@ -111,9 +113,10 @@ class Merging {
            first.code.size() + second.code.size() <= FusedAttrs::max_fused;
   }
 
-  // Whether merging would make readers of one step's result wait for operands of the other step. For tensors,
-  // the saved pass over memory is worth that wait. For a single number, such as the weight of a row in a
-  // mean, merging saves no pass. The waiting steps may then keep much memory alive (core/compile/order.cpp).
+  // Whether merging would delay the readers of one step's result until the operands of the other step exist.
+  // For tensors, the saved pass over memory is worth the delay. For a single number, such as the weight of a
+  // row in a mean, merging saves no pass, and the delayed steps may keep much memory alive
+  // (core/compile/order.cpp).
   bool makes_wait(const LoweredStep& a, const LoweredStep& b) const {
     const auto is_made = [&](ValueId v) { return is_output(a, value(v).root); };
     const auto is_of_b_alone = [&](ValueId v) { return !is_made(v) && index_in(a.in, v) == a.in.size(); };
@@ -161,9 +164,9 @@ class Merging {
     a.op = nullptr;
   }
 
-  // Rounds stored 16-bit values also for their readers inside the step. All readers then see the same number,
-  // and results do not depend on which steps were merged. A value that is not stored is not rounded, as in
-  // any fused step.
+  // If a 16-bit value is stored, also rounds it for readers inside the step. All readers then see the same
+  // number, and merging does not change results. If a value is not stored, it is not rounded, as in any fused
+  // step.
   void round_stored(LoweredStep& s) const {
     using Source = FusedAttrs::Source;
     const auto& old = s.attrs.as<FusedAttrs>();
@@ -174,7 +177,7 @@ class Merging {
       rounds[r] = (t == bf16 || t == f16) && !old.code[r].op->converts && is_read(old, old.results[i]);
     }
     FusedAttrs code{old.compute, {}, old.constants};
-    std::vector<std::int32_t> moved;  // per old instruction: the new one that has its value
+    std::vector<std::int32_t> moved;  // per old instruction: index of the new one
     for (std::size_t c = 0; c < old.code.size(); ++c) {
       FusedAttrs::Instruction i = old.code[c];
       for (Source& o : i.operands())

@@ -16,8 +16,8 @@ namespace {
 
 using Unit = std::size_t;
 
-// Divides the steps into units: a unit is one step, or neighbors that must stay together. Initially, units
-// run in the order of their numbers.
+// Divides the steps into units. A unit is one step, or several neighbors that must stay together. Initially,
+// units run in the order of their numbers.
 class Ordering {
  public:
   Ordering(const Graph& graph, std::span<const LoweredStep> steps, const Scheduled& known)
@@ -140,8 +140,8 @@ class Ordering {
       if (!h.is_alive) h.is_alive = true, alive_ += h.bytes;
       if (--h.left == 0) h.is_alive = false, alive_ -= h.bytes;
     }
-    // Two kinds of buffers may soon be free: buffers that this unit uses, and buffers that are read together
-    // with its results.
+    // Two kinds of buffers may soon be free: buffers that this unit uses, and buffers that a later unit reads
+    // together with the results of this unit.
     for (const std::size_t b : uses_[u]) {
       if (held_[b].left > most_units) continue;
       for (const Unit r : held_[b].readers)
@@ -149,7 +149,7 @@ class Ordering {
     }
   }
 
-  // Returns units that free a candidate buffer and free more bytes in total than they allocate. Empty if
+  // Returns units that free a candidate buffer and, in total, free more bytes than they allocate. Empty if
   // there are none.
   std::vector<Unit> freeing_group(std::size_t limit) {
     while (!candidates_.empty()) {
@@ -162,7 +162,7 @@ class Ordering {
     return {};
   }
 
-  // Returns the units that must still run before buffer b is free, in order; empty if there are too many.
+  // Returns the units that must run before buffer b is free, in order. Empty if there are too many.
   std::vector<Unit> readers_of(std::size_t b) const {
     std::set<Unit> group;
     std::vector<Unit> next;
@@ -213,7 +213,7 @@ class Ordering {
   std::set<std::size_t> candidates_;
 };
 
-// Whether some epilogue directly follows its GEMM in the new order but not in the current order.
+// Whether an epilogue directly follows its GEMM in the new order but not in the current order.
 bool makes_an_epilogue(const Graph& graph, std::span<const LoweredStep> steps,
                        const std::vector<std::size_t>& order) {
   for (std::size_t i = 1; i < order.size(); ++i) {

@@ -1,4 +1,5 @@
-// The list of passes, in the order of the drawing in docs/architecture.md, and the shortest passes.
+// The list of passes, in the order of the drawing in docs/architecture.md. The shortest passes are also
+// defined here.
 #include "core/compile/passes.h"
 
 #include <algorithm>
@@ -11,7 +12,7 @@ namespace tg {
 
 namespace {
 
-// Applies the order `reordered` if the arena then needs at most `more` additional bytes.
+// Applies the order `reordered` unless the arena would need more than `more` additional bytes.
 void take_order(const Graph& graph, std::vector<LoweredStep>& steps, std::vector<LoweredStep> reordered,
                 std::size_t more, const Scheduled& known, std::size_t status_bytes, Placed& p) {
   Placed then = placed(graph, reordered, known, status_bytes, true);

@@ -15,8 +15,8 @@ namespace {
 // The unused ranges of the arena below its end, indexed by offset and by size.
 class FreeList {
  public:
-  // Allocates the smallest free range that is large enough and returns its offset. If there is none, the
-  // arena grows, by less than `bytes` if the range at its end is free.
+  // Allocates the smallest free range that is large enough, and returns the offset. If there is none, the
+  // arena grows. It grows by less than `bytes` if the range at its end is free.
   std::size_t allocate(std::size_t bytes) {
     if (const auto fit = by_size_.lower_bound({bytes, 0}); fit != by_size_.end()) {
       const auto [size, offset] = *fit;

@@ -18,7 +18,7 @@ namespace {
 // Fixed cost of a step, as the number of bytes that a GPU copies in the time of one kernel launch.
 constexpr double bytes_of_a_launch = 4 << 20;
 
-// Maximum depth to which operands that are no longer in memory are recomputed as well.
+// If an operand is no longer in memory, it is also recomputed, and so are its operands, up to this depth.
 constexpr int most_depth = 4;
 
 // Creates and finds the copies of values that steps recompute.
@@ -54,8 +54,9 @@ class Copies {
   const std::unordered_map<ValueId, ValueId>& all() const { return copies_; }
 
  private:
-  // Records a copy of a node. A view becomes a view of the copy. Other nodes keep their operands in the
-  // graph. Only their steps read copies of these operands, which have the same values.
+  // Records a copy of a node. The copy of a view is a view of the copied value. The copy of any other node
+  // has the original operands in the graph. Only its step reads copies of the operands, and these have the
+  // same values.
   void record(const Node& original, bool is_view) {
     const Node node = original;  // a copy, because recording moves the list
     std::vector<Tensor> in;
@@ -83,8 +84,7 @@ class Recomputing {
     Recomputed result{.before = planned()};
     const State as_it_was = state();
     result.arena = reduced(limit);
-    if (result.arena >
-        limit) {  // start again, because some cheap steps save less for their time than GEMMs do
+    if (result.arena > limit) {  // start again: some GEMMs have better ratios than cheap steps
       restore(as_it_was);
       with_products_ = true;
       result.arena = reduced(limit);
@@ -96,21 +96,21 @@ class Recomputing {
   }
 
  private:
-  // One or more steps (`makers`) that are recomputed in this order before step `at`, or one step that moves
-  // there.
+  // One or more steps (`makers`) that are recomputed, in this order, before step `at`. Alternatively, one
+  // step that moves there.
   struct Choice {
     std::vector<std::size_t> makers;
     std::size_t at = 0;
     bool moves = false;
-    // `there`: operands that another choice recomputes, and their copies. `earlier`: steps of that choice
-    // that run after `at` and therefore move before the makers.
+    // `there` contains operands that another choice recomputes, with their copies. If steps of that choice
+    // run after `at`, they must move before the makers. `earlier` contains these steps.
     std::vector<std::pair<ValueId, ValueId>> there;
     std::set<std::size_t> earlier;
     std::size_t frees = 0, holds = 0;  // bytes at the peak: freed results, and operands that live longer
     double price = 0;                  // cost of the makers in bytes (price_of in cost.h), with launches
   };
-  // A choice that was applied. Its steps have its number in added_by_. `originals` are the values that these
-  // steps replace.
+  // A choice that was applied. added_by_ contains the number of the choice for each of its steps. `originals`
+  // are the values that these steps replace.
   struct Applied {
     std::unordered_map<ValueId, ValueId> originals;  // key: copy
     double price;
@@ -147,7 +147,7 @@ class Recomputing {
       apply(*choice);
       if (pressure() < pressure_before && epilogues() == epilogues_) {
         refused_.clear();
-      } else {  // it only moves the peak; without this rule the loop might not end
+      } else {  // it only moves the peak; the loop might not end otherwise
         refused_.insert(before.steps[choice->makers.back()].out[0]);
         restore(before);
       }
@@ -202,8 +202,8 @@ class Recomputing {
     again.moved += c.bytes, again.price += price(s);
   }
 
-  // Whether the backend may compute step s, a GEMM, together with the epilogue after it. Separate steps would
-  // round differently.
+  // Whether step s is a GEMM that the backend may compute together with the next step, an epilogue. Separate
+  // steps would round differently.
   bool has_epilogue(std::size_t s) const {
     return known_.scheduler.has_epilogues() && s + 1 < steps_.size() &&
            is_rounding_epilogue(graph_, steps_[s], steps_[s + 1]) && stay_together(s, s + 1);
@@ -215,7 +215,8 @@ class Recomputing {
     return {s, s + has_epilogue(s)};
   }
 
-  // The steps that may be epilogues, each by the first value that it replaces, and whether it is one now.
+  // The steps that may be epilogues. Each is identified by the first value that it replaces. The flag is true
+  // if the step is an epilogue now.
   std::set<std::pair<ValueId, bool>> epilogues() const {
     std::set<std::pair<ValueId, bool>> all;
     if (!known_.scheduler.has_epilogues()) return all;
@@ -263,8 +264,8 @@ class Recomputing {
     return best;
   }
 
-  // Returns the choice that recomputes step s after the peak. Its results are computed before the peak and
-  // used after it.
+  // Returns the choice that recomputes step s after the peak. The results of s are computed before the peak
+  // and used after it.
   std::optional<Choice> choice_for(std::size_t s) const {
     Choice c;
     const auto [from, to] = unit_of(s);
@@ -284,15 +285,15 @@ class Recomputing {
     if (c.frees == 0 || !is_repeatable(from) || refused_.contains(steps_[to].out[0])) return std::nullopt;
     c.at = static_cast<std::size_t>(first);
     while (c.at > static_cast<std::size_t>(now_.peak) + 1 && stay_together(c.at - 1, c.at)) --c.at;
-    // A value without uses before the peak is not computed twice: its step moves, without other steps.
+    // If a value has no use before the peak, it is not computed twice. Only its step moves.
     c.moves = !is_used_early;
     if (stay_together(c.at - 1, c.at) || !gather(s, c, c.moves ? most_depth : 0)) return std::nullopt;
     if (c.moves) c.price = 0;
     return c;
   }
 
-  // Adds step s, with the steps that must be recomputed with it, to the choice. Steps that recompute its
-  // missing operands precede it. Returns false if an operand has been overwritten by then.
+  // Adds step s to the choice, with the steps that must be recomputed together with it. First adds the steps
+  // that recompute missing operands. Returns false if an operand will have been overwritten.
   bool gather(std::size_t s, Choice& c, int depth) const {
     const auto [from, to] = unit_of(s);
     if (to > from && !(is_repeatable(from) && is_repeatable(to))) return false;
@@ -337,8 +338,8 @@ class Recomputing {
     return true;
   }
 
-  // Whether step s, which runs after the peak, runs before step `at` or can move there together with the
-  // steps in `earlier`. If step s can move, it is added to `earlier`.
+  // Step s runs after the peak. Returns whether it runs before step `at`, or can move there together with the
+  // steps in `earlier`. If it can move, adds it to `earlier`.
   bool is_there(std::size_t s, std::size_t at, std::set<std::size_t>& earlier) const {
     if (static_cast<int>(s) <= now_.peak) return false;
     if (s < at || earlier.contains(s)) return true;
@@ -423,7 +424,7 @@ class Recomputing {
       added_by.push_back(added_by_[s]);
       for (ValueId& v : steps.back().in) put_back(v);
     }
-    for (Applied& other : applied_)  // other choices may have copied its copies
+    for (Applied& other : applied_)  // other choices may use its copies
       for (auto& [copy, original] : other.originals) put_back(original);
     steps_ = std::move(steps), added_by_ = std::move(added_by);
     analyse();
@@ -434,7 +435,7 @@ class Recomputing {
   const Scheduled& known_;
   std::vector<int> added_by_;  // per step: the choice that added it; −1: none
   std::vector<Applied> applied_;
-  std::set<ValueId> refused_;  // first results of steps whose choices did not help in the current state
+  std::set<ValueId> refused_;  // first results of steps that did not help as choices
   bool with_products_ = false;
   std::set<std::pair<ValueId, bool>> epilogues_;  // at the start
   Liveness now_;

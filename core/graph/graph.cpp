@@ -12,9 +12,9 @@ namespace tg {
 
 namespace {
 
-// The scopes that this thread applies to the nodes that it records. The struct has no destructor. Static
-// objects may record graphs during their destruction, when the main thread's thread_local objects are already
-// destroyed.
+// The scopes that apply to nodes recorded by this thread. The struct has no destructor, because static
+// objects may record graphs while they are destroyed. At that time the thread_local objects of the main
+// thread no longer exist.
 struct Recording {
   const std::string* scope = nullptr;  // the path of the innermost Scope
   std::optional<Where> origin;
@@ -28,7 +28,7 @@ const std::string& path() {
   return recording.scope ? *recording.scope : outside;
 }
 
-// Defines a leaf op, whose attributes determine its value's dtype and shape.
+// Defines a leaf op. The attributes determine dtype and shape of the value.
 const Op* define_leaf(const char* name, OutSpec (*spec)(const Attrs&)) {
   return define_op(
       {.name = name,
@@ -158,8 +158,7 @@ bool lies_within(const Layout& l, std::int64_t extent) {
   return l.offset >= 0 && last < extent;
 }
 
-// Checks the outputs of a shape rule, because users may define shape rules. Later code relies on these
-// checks.
+// Checks the outputs of a shape rule, because users may define shape rules. Later code relies on this check.
 void check_outputs(const Op& op, const Graph& graph, std::span<const ValueId> in,
                    std::span<const OutSpec> outs) {
   if (outs.empty() && !op.view) throw Error("its shape rule returned no outputs");

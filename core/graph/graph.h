@@ -38,7 +38,7 @@ struct Value {
   DType dtype;    // element type
   Layout layout;  // relative to the memory of `root`
   NodeId node;    // the node that computes it
-  ValueId root;   // the value whose memory it is a view of, or itself
+  ValueId root;   // the value that owns its memory; itself if it is not a view
 };
 
 // A range of nodes with a custom gradient, for user-defined ops in graph code and for ops that record several
@@ -46,19 +46,20 @@ struct Value {
 struct CustomGradient {
   NodeId first, last;            // the range, both included
   std::vector<ValueId> in, out;  // its inputs and outputs
-  // Records the gradient: from the inputs, the outputs and z of each output, returns z_in of each input.
+  // Records the gradient: returns z_in for each input. The arguments are the inputs, the outputs and z of
+  // each output.
   std::function<std::vector<Tensor>(const std::vector<Tensor>& in, const std::vector<Tensor>& out,
                                     const std::vector<Tensor>& z)>
       backward;
 };
 
-// The Graph and all Programs compiled from it share the recorded nodes. Tensors do not keep them alive: a
-// Tensor is valid as long as the Graph or one of its Programs exists.
+// The Graph and all Programs compiled from it share the recorded nodes. A Tensor does not keep the nodes
+// alive. It is valid as long as the Graph or one of these Programs exists.
 //
-// Threads: one thread at a time may record into a graph. Meanwhile no other thread may use the graph or its
-// tensors, and compile() and gradients() count as such use. record() throws Error if it detects that another
+// Threads: one thread at a time may record into a graph. During that time, no other thread may use the graph
+// or its tensors, for example in compile() or gradients(). record() throws Error if it detects that another
 // thread is recording. Several threads may record into different graphs. They may run programs of a graph
-// into which no thread records.
+// while no thread records into that graph.
 class Graph {
  public:
   // An empty graph.
@@ -69,8 +70,8 @@ class Graph {
   // Records an input. Inputs are fed before the first run and keep their value until they are fed again.
   // Throws Error for a name with control characters.
   Tensor input(std::string name, const Shape& shape, DType dtype = f32, Where where = Where::current());
-  // Returns the parameter's value at the start of the run. The same parameter gives the same tensor. Throws
-  // Error for an empty Parameter.
+  // Returns a tensor with the parameter's value at the start of the run. Calls with the same parameter return
+  // the same tensor. Throws Error for an empty Parameter.
   Tensor param(const Parameter& parameter, Where where = Where::current());
   // Records a constant with this value.
   Tensor constant(Array value, Where where = Where::current());
@@ -78,15 +79,15 @@ class Graph {
   // step increases by one per run.
   Tensor rng(Where where = Where::current());
 
-  // Limits an input to a range: Program::feed throws Error for other numbers. Throws Error if the tensor is
-  // not an input.
+  // Limits an input to a range: Program::feed throws Error for numbers outside of it. Throws Error if the
+  // tensor is not an input.
   void limit(const Tensor& input, const Range& range);
   // The limit of an input; null: no limit.
   const Range* limit_of(ValueId input) const;
 
   // Appends a node and returns its outputs. Throws ShapeError or DTypeError if the op's shape rule rejects
-  // the inputs. The message has the layer and op, the inputs, the attributes that differ from their defaults,
-  // and the user's source line:
+  // the inputs. The message contains the layer and op, the inputs, the attributes that differ from their
+  // defaults, and the user's source line:
   //   [h.3.attn/matmul] inner sizes differ: …; got f32 [4, 8], f32 [9, 3] (train.cpp:41)
   std::vector<Tensor> record(const Op& op, std::span<const Tensor> in, Attrs attrs, Where where);
 
@@ -111,21 +112,21 @@ class Graph {
   // Whether the tensor belongs to this graph.
   bool has(const Tensor& t) const { return t.defined() && t.graph() == *this && t.id() < values().size(); }
 
-  // Substitutes `replacement` for `old` in later calls. Both have the same dtype and layout, and
-  // `replacement` is recorded later and may read `old`. Nodes recorded between the two that depend on `old`
-  // are recorded again. record(), compile() and must_assign() use the new tensors if they get the old ones.
-  // Programs that are already compiled do not change. Throws Error for tensors that do not meet these
+  // Substitutes `replacement` for `old` in later calls. Both must have the same dtype and layout.
+  // `replacement` must be recorded after `old`, and may read it. Nodes between the two that depend on `old`
+  // are recorded again. If record(), compile() or must_assign() is called with an old tensor, it uses the new
+  // tensor. Programs that are already compiled do not change. Throws Error for tensors that do not meet these
   // conditions.
   void replace(const Tensor& old, const Tensor& replacement);
   ValueId current(ValueId v) const;  // the value that replaces v, or v itself
-  // Combines `own` with earlier conditions of the same loss, by `both`, and returns the combined condition.
-  // Tensors that depend on an earlier condition then depend on the combined one (replace()). As a result, all
-  // optimizers of a loss skip the same steps.
+  // Combines the condition `own` with earlier conditions of the same loss, using `both`, and returns the
+  // combined condition. Tensors that depend on an earlier condition then depend on the combined condition
+  // (see replace()). As a result, all optimizers of a loss skip the same steps.
   Tensor common_condition(const Tensor& loss, const Tensor& own,
                           const std::function<Tensor(const Tensor&, const Tensor&)>& both);
 
-  // Requires an assignment, for layers that keep a state, such as a cache: compile() throws Error for a
-  // program that computes `value` and does not assign it to `target`.
+  // Requires an assignment. compile() throws Error for a program that computes `value` but does not assign it
+  // to `target`. Layers that keep a state, such as a cache, use this function.
   void must_assign(const Parameter& target, const Tensor& value);
   // Registers a function that is called before each run of a program of this graph, to update parameters that
   // the program reads. Only the first function of an owner is registered. `f` may call before_runs();
@@ -148,8 +149,8 @@ class Graph {
   // The custom gradient whose last node is n; null if there is none.
   const CustomGradient* custom_gradient_ending_at(NodeId n) const;
 
-  // XXH3-128 hash of the structure: ops, attributes, dtypes, layouts and edges, without names, values and
-  // source lines.
+  // XXH3-128 hash of the structure. It covers ops, attributes, dtypes, layouts and edges, but not names,
+  // values or source lines.
   std::array<std::uint64_t, 2> hash() const;
 
   // Returns a pointer that keeps the recorded nodes alive, as a Program does.
@@ -198,9 +199,9 @@ inline Tensor Graph::tensor(ValueId v) const {
   return {&state_->graph, v};
 }
 
-// While alive, appends `name` to the path of nodes that this thread records ("h.3.attn"). The nodes also get
-// the source line of the outermost Scope. So an error inside a layer names the layer and the line of the
-// user's call.
+// While a Scope exists, nodes recorded by this thread have `name` in their path, for example "h.3.attn".
+// These nodes also get the source line of the outermost Scope. An error inside a layer therefore contains the
+// layer's name and the line of the user's call.
 class Scope {
  public:
   // Enters the scope. Throws Error for a name with control characters.
@@ -217,7 +218,7 @@ class Scope {
   bool outermost_;
 };
 
-// While alive, assigns nodes that this thread records to a recompute segment.
+// While a SegmentScope exists, nodes recorded by this thread belong to its recompute segment.
 class SegmentScope {
  public:
   // Enters a segment, a number from Graph::new_segment(); −1: no segment.
@@ -230,18 +231,18 @@ class SegmentScope {
   int before_;
 };
 
-// Returns the scalar tensor for a number operand next to tensors of this dtype. Throws DTypeError, with the
-// op and the source line, if an integer dtype cannot represent the number, or if it overflows the compute
-// type of a floating dtype.
+// Converts an operand that is a number to a scalar tensor of this dtype. Throws DTypeError, with the op and
+// the source line, if an integer dtype cannot represent the number. Also throws it if the number overflows
+// the compute type of a floating dtype.
 Tensor scalar_operand(const Op& op, Graph& graph, const TensorArg& number, DType dtype);
 
-// Appends a node whose arguments are tensors or numbers and returns all outputs. Numbers get the dtype of the
+// Appends a node and returns all outputs. Arguments are tensors or numbers. A number gets the dtype of the
 // first tensor.
 std::vector<Tensor> record_all(const Op& op, std::initializer_list<TensorArg> in, Attrs attrs = {});
 // Same for an op with one output, or if only the first one is needed.
 Tensor record(const Op& op, std::initializer_list<TensorArg> in, Attrs attrs = {});
 
-// While alive, marks nodes that this thread records as part of a derivative.
+// While a DerivativeScope exists, nodes recorded by this thread are marked as part of a derivative.
 class DerivativeScope {
  public:
   // Enters the scope; false marks nodes as ordinary.
@@ -256,9 +257,9 @@ class DerivativeScope {
 
 // The file name and line of a call: "(train.cpp:41)".
 std::string at_line(const Where& where);
-// Adds layer and source line to an error message. In Scope("h.3.attn"), "[matmul] inner sizes differ" becomes
-// "[h.3.attn/matmul] inner sizes differ (train.cpp:41)", with the line of the outermost Scope. Outside any
-// Scope, the line is `where`.
+// Adds the layer and the source line to an error message. In Scope("h.3.attn"), "[matmul] inner sizes differ"
+// becomes "[h.3.attn/matmul] inner sizes differ (train.cpp:41)". The line is that of the outermost Scope, or
+// `where` outside of any Scope.
 std::string in_context(const std::string& message, const Where& where);
 
 // Attributes of a graph input, a leaf whose value is fed.
@@ -289,7 +290,7 @@ struct FullAttrs {
   // Lists the fields for printing and hashing.
   void fields(auto&& field) const { field("shape", shape), field("value", value), field("dtype", dtype); }
 };
-// The leaf op of Graph::input(). The value of a leaf is set outside the run.
+// The leaf op of Graph::input(). The value of a leaf is set before the run.
 extern const Op& input_op;
 // The leaf op of Graph::param().
 extern const Op& parameter_op;
@@ -297,7 +298,7 @@ extern const Op& parameter_op;
 extern const Op& constant_op;
 // The leaf op of Graph::rng().
 extern const Op& rng_op;
-// The op `full`. It is not a leaf: a kernel fills it, or kernels that read it use its number directly.
+// The op `full`. It is not a leaf: a kernel fills the tensor, or other kernels use the number directly.
 extern const Op& full_op;
 // The pointwise op that copies its input to separate memory.
 extern const Op& copy_op;

@@ -1,5 +1,5 @@
-// Stores the ops of the library in memory that is never freed. Also throws the error for attributes of a
-// different op.
+// Stores the ops of the library in memory that is never freed. This file also throws the error for attributes
+// of a different op.
 #include <tilegrad/core/graph/op.h>
 
 #include <deque>

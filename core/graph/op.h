@@ -1,5 +1,5 @@
-// Op: one constant object per operation, defined in one file of ops/, with its shape rule, gradient,
-// decomposition and sample inputs. Backends contain the kernels and find them by the op's name.
+// Op: one constant object per operation. A file in ops/ defines it, with shape rule, gradient, decomposition
+// and sample inputs. Backends contain the kernels and find them by the op's name.
 #pragma once
 
 #include <algorithm>
@@ -43,15 +43,15 @@ std::string got_text(const Operands& in, const Attrs& attrs) {
 // One output of an op, as its shape rule returns it.
 struct OutSpec {
   DType dtype;       // element type
-  Layout layout;     // relative to the output's own memory, or to the memory of the input that it views
-  int view_of = -1;  // index of the input that the output is a view of; −1: not a view
+  Layout layout;     // relative to its memory, which a view shares with an input
+  int view_of = -1;  // the output is a view of this input; −1: not a view
 };
 
 // The arguments of a vector-Jacobian product.
 struct Backprop {
   std::span<const Tensor> in;   // the node's inputs
   std::span<const Tensor> out;  // its outputs
-  // z = ∂L/∂out of each output, in the output's shape and dtype; undefined if no gradient arrives there.
+  // z = ∂L/∂out for each output, in the shape and dtype of the output. Undefined if no gradient arrives.
   std::span<const Tensor> z;
   const Attrs& attrs;  // the node's attributes
   // per input: whether its gradient is needed; other gradients may be undefined
@@ -68,7 +68,7 @@ struct Cost {
 enum class Recompute {
   never,  // results are always kept
   cheap,  // takes about as long as a copy of its operands
-  costly  // compute-bound: its time is that of its FLOPs
+  costly  // compute-bound: the FLOPs determine its time
 };
 
 // A pointwise function of one operand that a GEMM kernel can also compute in its epilogue.
@@ -80,7 +80,7 @@ enum class Epilogue : unsigned char {
 
 // Kind of collective that an op performs.
 enum class Collective : unsigned char {
-  none,            // the op needs no other rank
+  none,            // the op does not communicate
   all_reduce,      // sum over ranks; ops/ranks.h describes all collectives
   all_gather,      // concatenation of the ranks' shards
   reduce_scatter,  // shard of the sum over ranks
@@ -95,7 +95,7 @@ struct Fill {
   enum Kind {
     normal,    // standard normal
     uniform,   // [low, high)
-    distinct,  // evenly spaced in [low, high], shuffled: no two elements are close (for max, sort, top_k)
+    distinct,  // evenly spaced in [low, high] and shuffled, so no two elements are close
     index,     // random integers in [low, high); at least one is above `low` if possible
     bits,      // random booleans
     off_zero   // ±[low, high): away from a kink at 0
@@ -108,8 +108,8 @@ struct Fill {
 struct SampleInput {
   Shape shape;                      // shape of the input
   Fill fill = {};                   // distribution of its values
-  std::optional<DType> dtype = {};  // of an index, mask or key; default: the floating dtype under test
-  // Fixed values in row-major order, instead of random ones, for a special point.
+  std::optional<DType> dtype = {};  // set for indices, masks and keys; default: the floating dtype under test
+  // Fixed values in row-major order, for a special point. If empty, values are random.
   std::vector<double> values = {};
 };
 
@@ -135,52 +135,53 @@ struct Sample {
   std::string name;                 // name of the sample, for example "rows"
   std::vector<SampleInput> inputs;  // arguments of `call`, in order
   SampleCall call = {};             // the function that is checked
-  // Known results at a special point (a tie, a kink, −∞), for which a difference quotient gives no answer.
+  // Known results at a special point, such as a tie, a kink or −∞. Difference quotients do not exist there.
   struct Expected {
     std::vector<std::vector<double>> outputs;    // the floating outputs
-    std::vector<std::vector<double>> gradients;  // of the outputs' sum, for each floating input
+    std::vector<std::vector<double>> gradients;  // gradients of the outputs' sum, per floating input
   };
   std::optional<Expected> expected = {};  // default: difference quotients
 };
 
 // The definition of an operation.
 struct Op {
-  // Unique name, by which backends find the kernels.
+  // Unique name. Backends find the kernels by this name.
   std::string name;
 
-  // One line of documentation, "inputs → outputs: formula", with the operands' names and a ? after each
-  // optional one. `gradcheck --reference` copies it to docs/ops.md.
+  // One line of documentation, "inputs → outputs: formula". It contains the names of the operands, with a ?
+  // after each optional operand. `gradcheck --reference` copies it to docs/ops.md.
   std::string doc = {};
 
   // Shape rule: returns the dtype and layout of each output. Throws ShapeError or DTypeError with only the
-  // reason. The graph adds the layer, the op, the inputs and the source line.
+  // reason as the message. The graph adds the layer, the op, the inputs and the source line.
   std::function<std::vector<OutSpec>(std::span<const Operand>, const Attrs&)> infer = {};
 
-  // Vector-Jacobian product: returns z_in of each input as graph nodes, undefined if the input has no
-  // gradient. If it is empty, the decomposition is differentiated, unless `not_differentiable` is set.
+  // Vector-Jacobian product: returns z_in for each input as graph nodes. z_in is undefined if the input has
+  // no gradient. If this function is empty and `not_differentiable` is not set, the decomposition is
+  // differentiated.
   std::function<std::vector<Tensor>(const Backprop&)> vjp = {};
   // Why the op has no gradient. gradients() throws GradientError with this reason if a gradient would pass
   // through the op.
   std::string not_differentiable = {};
 
-  // Computes the same outputs from simpler ops. Required for ops that fuse several others: tests compare with
-  // it, and it serves as second derivative and as fallback.
+  // Computes the same outputs from simpler ops. Ops that fuse several others must have it. Tests compare the
+  // op with it. It also provides second derivatives and serves as fallback.
   std::function<std::vector<Tensor>(std::span<const Tensor>, const Attrs&)> decompose = {};
 
   // The samples for gradcheck, tests and benchmarks.
   std::function<std::vector<Sample>()> samples = {};
 
-  // A kernel as a function on host memory, for backends that have no kernel for the op. Operands must be
-  // row-major. User-defined ops have one (autograd/custom_op.h).
+  // A kernel as a function on host memory, for backends without a kernel for the op. Operands must be
+  // row-major. User-defined ops use it (autograd/custom_op.h).
   HostKernel host = {};
 
-  // FLOPs of one evaluation, and the bytes that it moves in addition to one read per input and one write per
-  // output. If it is empty, both are 0.
+  // FLOPs and additional bytes of one evaluation. The bytes do not include one read per input and one write
+  // per output. If the function is empty, both are 0.
   std::function<Cost(std::span<const Operand> in, std::span<const Operand> out, const Attrs&)> cost = {};
 
   // Maximum number of consecutive roundings between an input and a result of one evaluation. A sum of n
-  // products has n in any order of addition: one product and n − 1 partial sums. If it is empty, the number
-  // is 1. gradcheck derives its bounds on rounding errors from it.
+  // products has n roundings in any order of addition: one product and n − 1 partial sums. If the function is
+  // empty, the number is 1. gradcheck derives bounds on rounding errors from it.
   std::function<double(std::span<const Operand> in, std::span<const Operand> out, const Attrs&)> roundings =
       {};
 
@@ -191,28 +192,28 @@ struct Op {
   bool converts = false;
   // For a pointwise op of two operands: 1 if y = a + b, −1 if y = a − b. 0 for other ops.
   int adds = 0;
-  // A reduction of one tensor over axes, whose kernels can also compute the elementwise ops before it.
+  // A reduction of one tensor over axes. Its kernels can also compute the elementwise ops before it.
   bool fuses_elementwise = false;
   // A reduction whose result is the sum of the elements.
   bool sums = false;
-  // A GEMM: its output is operand 0 times operand 1, which are matrices or batches of matrices.
+  // A GEMM: the output is operand 0 times operand 1. Both are matrices or batches of matrices.
   bool product = false;
   // A pointwise op that the kernel of the preceding GEMM can also compute.
   Epilogue epilogue = Epilogue::none;
-  // That GEMM kernel may apply the op before it rounds the product. Passes then do not fuse the op with
-  // others.
+  // The GEMM kernel may apply the epilogue before it rounds the product. Passes then do not fuse the op with
+  // other ops.
   bool unrounded_epilogue = false;
   // A kernel can also add a tensor to output 0 before it stores it.
   bool accepts_sum = false;
   // Output i is operand 2i with some rows replaced by rows of operand 2i + 1.
   bool assigns = false;
-  // The collective that the op performs, which needs the Communicator of the ranks. Its attributes are
+  // The collective that the op performs. It needs the Communicator of the ranks. The op's attributes are
   // RankAttrs.
   Collective collective = Collective::none;
-  // A collective op that runs as soon as its operands exist, so that a rank needs less memory.
+  // A collective op that runs as soon as its operands exist. A rank then needs less memory.
   bool early = false;
-  // Index of an optional operand that kernels add to the result; −1: none. The compiler passes a tensor that
-  // is added to the result as this operand.
+  // Index of an optional operand that kernels add to the result; −1: none. If the program adds a tensor to
+  // the result, the compiler passes the tensor as this operand.
   int addend = -1;
   // Whether a program may recompute the results.
   Recompute recompute = Recompute::never;
@@ -221,22 +222,22 @@ struct Op {
   // Kernels can write results with any strides, so the compiler may store a result inside the memory of a
   // larger value.
   bool strided_results = false;
-  // For an op that only concatenates its inputs: returns the axis. Null for other ops.
+  // Returns the axis of an op that only concatenates its inputs. Null for other ops.
   int (*join_axis)(const Attrs&) = nullptr;
   // A view: it has no kernel and no memory, and its outputs are views of input 0.
   bool view = false;
-  // A leaf: an input, a parameter or a constant, whose value is set outside the run.
+  // A leaf: an input, a parameter or a constant. Its value is set before the run.
   bool leaf = false;
-  // gradcheck does not check the second derivative, because there is none or the check takes too long.
+  // gradcheck does not check the second derivative, because it does not exist or the check would be too slow.
   bool first_order_only = false;
-  // {output, input} pairs that may share memory if the input is not read afterwards. For ops on lists, they
-  // are the pairs of the first tensor and repeat for the others.
+  // {output, input} pairs that may share memory if the input is not read afterwards. An op on a list contains
+  // the pairs of the first tensor; the same pairs apply to each other tensor.
   std::vector<std::pair<int, int>> inplace = {};
   // For ops on lists: the number of outputs and inputs per tensor.
   struct {
     int outs = 0, ins = 0;  // 0 for other ops
   } each = {};
-  // The source line of the definition; the file determines the op's section in docs/ops.md.
+  // The source line of the definition. The file determines the op's section in docs/ops.md.
   Where where = Where::current();
 
   // Whether this output may share memory with this input, according to `inplace`.
@@ -248,9 +249,9 @@ struct Op {
 };
 
 // Creates an op of the library: `const Op& add_op = *define_op({.name = "add", …});`. The op is never
-// destroyed. If several shared objects of a process contain the library, the dynamic linker gives them one
-// add_op, and each of them runs this initializer. Calls after the first one return its op. Throws Error if an
-// op of that name was defined at a different line.
+// destroyed. If several shared objects of a process contain the library, the dynamic linker gives them a
+// single add_op, and each object runs this initializer. The first call defines the op, and later calls return
+// it. Throws Error if an op of the same name was defined at a different line.
 const Op* define_op(Op op);  // a pointer, because compilers warn about a reference to a temporary
 
 }  // namespace tg

@@ -1,5 +1,4 @@
-// Attributes of ops in ops/ that the compiler and the backends also read: attributes of reductions and of
-// collective ops.
+// Attributes of reductions and of collective ops. The compiler and the backends also read them.
 #pragma once
 
 #include <tilegrad/core/graph/op.h>
@@ -15,7 +14,7 @@ struct ReduceAttrs {
 
 // Attributes of all collective ops (ops/ranks.cpp).
 struct RankAttrs {
-  int ranks;          // all ranks run equal programs, so there is no attribute for a rank's index
+  int ranks;          // no attribute depends on the rank, because all programs are equal
   int shift = 0;      // for ppermute: rank r gets the value of rank r − shift
   bool wide = false;  // for sums: 16-bit inputs give an f32 result
   void fields(auto&& field) const {

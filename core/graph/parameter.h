@@ -1,9 +1,9 @@
 // Parameter: a named, row-major tensor that exists outside graphs and programs, for weights, optimizer state
 // and caches. Copies of a Parameter refer to the same memory.
 //
-// Threads: several threads may read() a parameter and run programs that do not assign it. While one thread
-// writes to it or runs a program that assigns it, no other thread may use it. write() and Program::run()
-// throw Error if they detect such use.
+// Threads: several threads may read() a parameter and run programs that do not assign it. While a thread
+// writes to a parameter, or runs a program that assigns it, no other thread may use the parameter. If write()
+// or Program::run() detects such use, it throws Error.
 #pragma once
 
 #include <atomic>
@@ -25,15 +25,16 @@ class Parameter {
  public:
   // An empty parameter: all functions except key() throw Error.
   Parameter() = default;
-  // Copies `value` to the device. Throws OutOfMemory, DeviceError if the device does not exist, or Error for
-  // a name with control characters.
+  // Copies `value` to the device. Throws OutOfMemory. Throws DeviceError if the device does not exist, and
+  // Error for a name with control characters.
   Parameter(std::string name, const Array& value, Device device = Device::cpu());
-  // Allocates memory without setting it: the value is undefined until write() or write_bytes() has set all of
-  // it.
+  // Allocates memory without setting it. The value is undefined until write() or write_bytes() has written
+  // all of it.
   Parameter(std::string name, const Shape& shape, DType dtype, Device device);
-  // Returns elements first … first + count − 1, in row-major order, as a parameter [count] that shares their
-  // memory. A change of one is visible in the other. Throws ShapeError unless the range is within the
-  // parameter. A program that assigns a part must not use the whole, and vice versa: compile() throws Error.
+  // Returns elements first … first + count − 1, in row-major order, as a parameter [count]. It shares the
+  // memory, so changes of the part are visible in the whole, and vice versa. Throws ShapeError unless the
+  // range is within the parameter. A program that assigns a part must not use the whole. A program that
+  // assigns the whole must not use a part. In both cases compile() throws Error.
   Parameter part(std::int64_t first, std::int64_t count) const;
 
   // The name.
@@ -54,23 +55,23 @@ class Parameter {
   void write(const Array& value);
   // Copies bytes to the given byte offset. Throws ShapeError if they exceed the parameter.
   void write_bytes(std::size_t offset, std::span<const std::byte> bytes);
-  // Settings that results depend on and that values do not show, such as "h.0.attn.heads": "6". Files of
-  // parameters store them, and loading compares them (io/checkpoints/checkpoint.h).
+  // Settings that affect results but cannot be derived from the values, such as "h.0.attn.heads": "6". They
+  // are saved in files with the parameters and compared when a file is loaded (io/checkpoints/checkpoint.h).
   using Settings = std::map<std::string, std::string>;
   // The settings, by name.
   const Settings& settings() const { return state().settings; }
   void add_setting(const std::string& name, std::string value);  // throws Error for control characters
 
-  // Whether the parameter is frozen: used, but not trained. An optimizer that is created afterwards skips it,
-  // so it gets no gradient, no moments and no update. A frozen parameter may have a 16-bit dtype without
-  // loss.
+  // Whether the parameter is frozen, that is, used but not trained. An optimizer that is created later skips
+  // a frozen parameter, which then gets no gradient, no moments and no update. A frozen parameter can have a
+  // 16-bit dtype, because no small updates would be lost to rounding.
   bool is_frozen() const { return state().is_frozen; }
   // Freezes the parameter.
   void freeze() { set_frozen(true); }
   // Makes the parameter trainable again.
   void unfreeze() { set_frozen(false); }
 
-  // The number of the write or run that changed the value last. All changes by one run have the same number.
+  // The number of the last write or run that changed the value. All changes by one run have the same number.
   std::uint64_t last_change() const { return *state().last_change; }
   static std::uint64_t new_change();       // returns a number for a new change
   void note_change(std::uint64_t number);  // for code that writes to memory() without a program

@@ -12,7 +12,7 @@
 
 namespace tg {
 
-// The source line of a call, for error messages. As the default argument Where::current() it is the caller's
+// The source line of a call, for error messages. The default argument Where::current() gives the caller's
 // line.
 using Where = std::source_location;
 
@@ -88,9 +88,9 @@ class Tensor {
   ValueId id_ = 0;
 };
 
-// An argument of an op: a tensor or a number, with the source line of the call. Because every op has
-// arguments of this type, operators included, errors can name the user's line without an extra parameter. An
-// optional operand is absent if it is `{}` or an undefined Tensor.
+// An argument of an op: a tensor or a number, with the source line of the call. All ops and operators have
+// arguments of this type, so error messages contain the user's line without an extra parameter. An optional
+// operand is absent if it is `{}` or an undefined Tensor.
 class TensorArg {
  public:
   TensorArg() = default;  // absent

@@ -1,5 +1,5 @@
 // Opens files, maps files into memory, and creates names of files. An `error` is an error number of <cerrno>,
-// or 0. check_file() (core/base/file_write.h) throws it as an Error. FileDescriptor, also there, closes a
+// or 0. In core/base/file_write.h, check_file() throws such a number as an Error, and FileDescriptor closes a
 // file.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace tg::os {
 
 enum class Open {
   read,           // does not wait for the writer of a pipe
-  folder,         // a folder, for functions that accept an open one
+  folder,         // a folder, for functions with an open folder
   folder_itself,  // a folder, but not through a symbolic link
   // For writing, but not through a symbolic link:
   existing,
@@ -42,7 +42,7 @@ std::pair<std::size_t, int> read_at(int file, std::uint64_t offset, std::span<st
 int write_all(int file, std::string_view bytes);
 int sync(int file);              // waits until the content of a file or folder is on disk
 int sync_if_possible(int file);  // 0 also for a device, a pipe, and a folder that the file system cannot sync
-int close(int file);  // for lost data, a network file system or quota may report the error only here
+int close(int file);             // some file systems report lost data only here
 int set_permissions(int file, std::filesystem::perms permissions);
 int rename_new(const std::string& from, const std::string& to);  // fails if something has the new name
 int remove(const std::string& path);
@@ -52,7 +52,8 @@ int check_writable(const std::string& path, bool is_folder);  // for this proces
 // is closed or the process ends. On a file system without locks, returns true without a lock.
 bool try_lock(int file);
 
-// ".NAME.tmp.PID.N" in the folder of `path`, a name that no other call of any running process returns.
+// Returns ".NAME.tmp.PID.N" in the folder of `path`. No other call, in any running process, returns the same
+// name.
 std::string temporary_name(const std::string& path);
 
 struct FileStatus {
@@ -61,14 +62,14 @@ struct FileStatus {
   bool is_trusted = false;  // it belongs to the user of this process or to root
   std::filesystem::perms permissions = {};
   std::uint64_t size = 0;
-  std::pair<std::uint64_t, std::uint64_t> id = {};  // two names with the same id are names of one file
+  std::pair<std::uint64_t, std::uint64_t> id = {};  // equal for two names of one file
 };
 FileStatus status(int file);
 FileStatus status(const std::string& path);  // follows symbolic links
 
-// If the file is truncated or its disk fails, reading a lost page gives zeros. For this, the first mapping of
-// a process installs a fault handler (SIGBUS). That handler passes a fault at any other address to the
-// previous handler.
+// A read-only mapping of a file. If the file is truncated or the disk fails, reading a lost page gives zeros.
+// The first mapping of a process installs a SIGBUS handler for this. If a fault occurs at any other address,
+// the handler calls the previous handler.
 class MappedMemory {
  public:
   MappedMemory() = default;
@@ -89,8 +90,8 @@ class MappedMemory {
   Range* range_ = nullptr;
 };
 
-// Removes the pages that are completely inside this range of a mapping from the process's memory. Later reads
-// load them again.
+// Releases the memory of the pages that are completely inside this range of a mapping. Later reads load the
+// pages again.
 void release_pages(const char* begin, std::size_t bytes);
 
 }  // namespace tg::os

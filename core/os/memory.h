@@ -9,9 +9,9 @@
 
 namespace tg::os {
 
-// Number of further bytes that this process can allocate: the minimum of three limits. They are the machine's
-// available memory, the memory that the process's control groups leave (containers), and the rest of its
-// address space limit (ulimit -v). SIZE_MAX if none is known.
+// Number of bytes that this process can still allocate. It is the minimum of three limits: the available
+// memory of the machine, the limits of the process's control groups (containers), and the address space limit
+// (ulimit -v). SIZE_MAX if no limit is known.
 std::size_t available_memory();
 
 // Requests large pages for this memory, if the system has them.
@@ -24,18 +24,17 @@ struct SharedFile {
   std::uint64_t number = 0;  // inode number, which identifies the file
 };
 
-// Creates a file of zeros that no other process can find by a name and that cannot be resized. `title` is
-// shown to people who inspect the process.
+// Creates a file of zeros. It has no name by which other processes can find it, and it cannot be resized.
+// System tools show `title` in the list of the process's files.
 SharedFile new_shared_memory(const char* title, std::size_t bytes);
 
 // Whether new_shared_memory() created the file, with that size.
 bool is_shared_memory(int descriptor, std::size_t bytes);
 
-// The path under which other processes of this user can open that file. After the process has exited, it may
-// be a different file.
+// The path by which other processes of this user can open the file. After the process has exited, the path
+// may refer to a different file.
 std::string path_of_descriptor(int process, int descriptor);
-// Opens such a path. If new_shared_memory() did not create the file, or with a different size, the result is
-// empty.
+// Opens such a path. The result is empty unless new_shared_memory() created the file with this size.
 SharedFile open_shared_memory(const std::string& path, std::size_t bytes);
 bool has_file(const std::string& path, std::uint64_t number);  // whether the path refers to this file
 

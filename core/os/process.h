@@ -20,10 +20,10 @@ struct Command {
                        nothing = -2;  // special values of a descriptor: the same stream, or /dev/null
 
   std::vector<std::string> words;  // program name, which is looked up in PATH, and arguments
-  // Variables to set or, without a value, to remove.
+  // Variables to set. A variable without a value is removed.
   std::map<std::string, std::optional<std::string>> environment;
   int input = inherited, output = inherited, errors = inherited;
-  int end_signal = 0;                // signal that it receives when this process exits; 0: none
+  int end_signal = 0;                // signal to it when this process exits; 0: none
   std::vector<int> default_signals;  // signals for which it gets the default action
   bool leads_group = false;          // whether it leads a new process group, for signal_group()
   int report = -1;                   // write end of a pipe whose read end start_error() reads; −1: none
@@ -47,8 +47,8 @@ void note_stops(ProcessId child, bool& is_stopped);
 bool is_in_group(ProcessId process, ProcessId leader);
 void signal_group(ProcessId leader, int signal);
 
-// Whether a process is stopped, and the pending signal that asks the process to exit. A stopped process
-// cannot handle that signal. 0 means that no such signal is pending.
+// Whether a process is stopped, and the pending exit signal. A stopped process cannot handle the signal. 0
+// means that no exit signal is pending.
 struct StopState {
   bool is_stopped = false;
   int asked_by = 0;
@@ -58,8 +58,8 @@ StopState stop_state(int process);
 // Continues a stopped process.
 void continue_process(int process);
 
-// Exits immediately, without destructors. Before that, it writes the line to standard error if this does not
-// block. It does not use stdio, whose locks other threads may hold.
+// Writes the line to standard error, if this does not block, and exits immediately, without destructors. It
+// does not use stdio, because other threads may hold its locks.
 [[noreturn]] void end_with_line(std::string_view line, int exit_code);
 
 }  // namespace tg::os

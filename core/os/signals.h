@@ -19,9 +19,9 @@ extern const int hangup, interrupt, terminate, kill, resume, closed_pipe, file_t
 std::string signal_text(int signal);  // "Killed"
 bool is_crash(int signal);            // whether the system sends it for a program fault
 
-// Calls `handler` for each such signal. The handler may call only async-signal-safe functions. errno is
-// restored afterwards, and interrupted system calls continue. If `blocks_all` is set, no other signal
-// interrupts the handler.
+// Calls `handler` when this process receives the signal. The handler may call only async-signal-safe
+// functions. Afterwards errno is restored, and interrupted system calls continue. If `blocks_all` is set, no
+// other signal interrupts the handler.
 using SignalHandler = void (*)(int signal, ProcessId sender);
 void catch_signal(int signal, SignalHandler handler, bool blocks_all = false);
 void ignore_signal(int signal);
@@ -30,7 +30,8 @@ bool is_ignored(int signal);
 // Ends this process by the default action of the signal. Async-signal-safe.
 [[noreturn]] void end_by_signal(int signal);
 
-// Sends signals::timer to this process once, after this time. Cancels an earlier call. Async-signal-safe.
+// Sends signals::timer to this process once, after the given time. Cancels the timer of an earlier call.
+// Async-signal-safe.
 void set_timer(std::int64_t milliseconds);
 
 // While an object of this class exists, the calling thread receives no signals. Threads that are started

@@ -1,6 +1,6 @@
-// Sockets between processes on one or several hosts. Sockets are descriptors, which the caller closes. They
-// do not block, and programs that this process starts do not inherit them. Errors are numbers of <cerrno>, or
-// 0; std::strerror() describes them.
+// Sockets between processes on one or several hosts. A socket is a descriptor, and the caller closes it.
+// Sockets do not block. Programs started by this process do not inherit them. Errors are numbers of <cerrno>,
+// or 0; std::strerror() describes them.
 #pragma once
 
 #include <array>
@@ -30,16 +30,16 @@ struct Address {
   bool is_any = false;  // all addresses of this host
 };
 
-// The TCP addresses of a host, which is given by its name or a numeric address. If there are none, `error` is
-// the reason.
+// The TCP addresses of a host. The host is given by name or by numeric address. If there are no addresses,
+// `error` is the reason.
 struct Addresses {
   std::vector<Address> list;
   std::string error;
 };
 Addresses find_addresses(const std::string& host, int port);
 
-// An address for processes of this host, in the abstract namespace: it begins with a zero byte and is not a
-// file.
+// An address for processes of this host, in the abstract namespace. Such an address begins with a zero byte
+// and is not a file.
 Address local_address(const std::string& name);
 
 // ---- Connections
@@ -56,18 +56,18 @@ int bind(int socket, const Address& address);
 int listen(int socket, int most_waiting);
 // Accepts the next connection of a listening socket.
 Socket accept(int listener);
-// Returns EINPROGRESS if the connection is pending. The socket becomes writable when the connection exists or
-// has failed.
+// Returns EINPROGRESS if the connection is pending. When it is established or has failed, the socket becomes
+// writable.
 int connect(int socket, const Address& address);
 int connect_error(int socket);  // the reason if it failed
 
-// Whether the socket is connected to itself. This can happen if it connects to a port of its own host and the
-// system assigns it that same port.
+// Whether the socket is connected to itself. This can happen if a socket connects to a port of its own host,
+// and the system assigns the same port to the socket.
 bool is_its_own_peer(int socket);
-// Whether the peer process, on this host, has the rights of the same user.
+// Whether the peer process, which is on this host, has the rights of the same user.
 bool is_of_this_user(int socket);
 
-// Lets another socket listen on the same port soon after this one is closed.
+// After this socket is closed, another socket can listen on the same port without delay.
 int allow_reuse(int socket);
 
 // Small messages are sent without a delay. A connection ends if the other host does not answer `probes`
@@ -86,8 +86,8 @@ struct Transfer {
   int error = 0;
 };
 
-// Sends as many bytes as fit into the socket's buffer. Set `more` if further bytes follow immediately, so
-// that small messages are sent together.
+// Sends as many bytes as fit into the socket's buffer. If further bytes follow immediately, set `more`; small
+// messages are then sent together.
 Transfer send(int socket, std::span<const std::byte> bytes, bool more = false);
 Transfer receive(int socket, std::span<std::byte> bytes);
 

@@ -1,5 +1,5 @@
-// Terminals, and pipes and standard streams by their file descriptors, without blocking. A signal handler may
-// call write_some() and has_room().
+// Terminals, pipes and standard streams. Pipes and streams are file descriptors, and functions do not block.
+// A signal handler may call write_some() and has_room().
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@ namespace tg::os {
 constexpr int standard_error = 2;
 extern const std::size_t whole_write;  // number of bytes that a pipe receives atomically
 
-// Opens /dev/null for each standard stream that the parent closed. Otherwise a file opened later would get
-// the stream's number, and printed lines would overwrite the file.
+// Opens /dev/null for each standard stream that the parent process has closed. Otherwise a later file might
+// get the number of the stream, and printed lines would overwrite the file.
 void open_standard_streams();
 
 struct Pipe {
@@ -39,7 +39,7 @@ struct Polled {
   bool is_ready = false;  // also after an error
 };
 
-// Waits until at least one of them is ready. Returns 0 or a number of <cerrno>: ETIMEDOUT if none is ready
+// Waits until at least one element is ready. Returns 0 or a number of <cerrno>: ETIMEDOUT if none is ready
 // after `timeout_ms`, EINTR if a signal was received.
 int poll(std::span<Polled> all, int timeout_ms);
 inline int poll(Polled one, int timeout_ms) {

@@ -3,7 +3,7 @@
 // The system's scheduler balances processors only every few milliseconds, but a stage of a step runs for
 // microseconds. Therefore the functions of this header move threads. A move does not change the set of
 // processors that a thread may use. The functions that move threads do nothing if the system does not support
-// it, or while another thread of the process moves one.
+// moves, or while another thread of the process moves a thread.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,13 @@ int current_processor();  // -1: unknown
 double processor_seconds(ThreadId thread);
 // Moves a thread to that processor, if it may use it.
 void move_thread(ThreadId thread, int processor);
-// Moves the calling thread away from this processor, if it may use at least `processors` of them.
+// Moves the calling thread away from this processor, if the thread may use at least `processors` processors.
 void leave_processor(int processor, int processors);
 
 // The number of processors that the calling thread may use; at least 1.
 int usable_processors();
-// Restricts the calling thread, and threads that it starts, to the first `count` processors that it may use.
+// Restricts the calling thread, and threads that it starts later, to the first `count` of its allowed
+// processors.
 void limit_processors(int count);
 
 // Calls f in every later child of fork(), before fork() returns there. In the child, only the thread that

@@ -22,8 +22,8 @@ std::string bad_element(const Array& value) {
 
 std::string first_bad_node(Graph& graph, const std::vector<Feed>& feeds, std::uint64_t seed,
                            std::int64_t step, int threads) {
-  // Skips views, because they show the values of other nodes, and constants, because they may be infinite, as
-  // in masks.
+  // Skips views, because they contain values of other nodes. Also skips constants, because constants may be
+  // infinite, for example in masks.
   std::vector<Tensor> made;
   for (const Node& node : graph.nodes())
     for (ValueId v = node.first_out; v < node.first_out + node.outs; ++v) {

@@ -1,4 +1,4 @@
-// Prints a graph as a list of nodes or as a Graphviz drawing. For a program: graph_text(p.graph(),
+// Prints a graph as a list of nodes or as a Graphviz drawing. For a program p, call graph_text(p.graph(),
 // p.outputs()).
 #pragma once
 
@@ -15,8 +15,9 @@ namespace tg {
 // (train.cpp:41)`.
 std::string graph_text(const Graph& graph, std::span<const ValueId> outputs);
 
-// Prints the same nodes in the DOT language (`dot -Tsvg`), with a frame around each layer. Views are omitted
-// because they compute nothing: an arrow leads from the value whose memory is read to the node that reads it.
+// Prints the same nodes in the DOT language (`dot -Tsvg`), with a frame around each layer. Views are omitted,
+// because they compute nothing. If a node reads a view, an arrow points to the node from the value that owns
+// the memory.
 std::string graphviz(const Graph& graph, std::span<const ValueId> outputs, std::string_view title);
 
 // The layer of a path such as "transformer.h.0.attn.c_attn": the path up to its first number

@@ -58,8 +58,8 @@ std::string kernel_of(const Program& program, std::size_t step) {
                                                                                : ": " + program.choice(step);
 }
 
-// Describes the ranks' communication and the part of it that a run waits for: the run time minus the time of
-// all other steps. Empty without communication.
+// Describes the time of the communication between ranks, and the part of it during which a run waits. That
+// part is the run time minus the time of all other steps. Empty without communication.
 std::string exchanges_text(const Program& program, const Profile& profile) {
   double exchanges = 0, others = 0;
   for (std::size_t i = 0; i < profile.steps.size(); ++i) {

@@ -11,7 +11,7 @@
 
 namespace tg {
 
-// The rates that a device reaches in a large copy and a large matmul; measure_ceilings() of ops/ceilings.h
+// The rates that a device reaches in a large copy and in a large matmul. measure_ceilings() in ops/ceilings.h
 // measures them.
 struct Ceilings {
   double copy = 0;                                // bytes per second, read plus written
@@ -20,11 +20,11 @@ struct Ceilings {
 
 // The time of one step, or of several steps counted together.
 struct StepTime {
-  std::string name;             // name of the step, or of the op if steps are summed
+  std::string name;             // name of the step, or kind of the summed steps
   int count = 1;                // number of steps
   double seconds = 0;           // measured time
   double flops = 0, bytes = 0;  // work according to work_of (core/run/cost.h)
-  double least = 0;             // lower bound in seconds: the longer of bytes and FLOPs at the ceiling rates
+  double least = 0;             // lower bound in seconds: bytes or FLOPs at the ceiling rates
 };
 
 // The result of profile().
@@ -36,7 +36,7 @@ struct Profile {
 };
 
 // Runs the program a few times to warm up, then `runs` times as a whole and `runs` times step by step. Times
-// are medians. `start` starts one run; the default runs with the current inputs and fetches nothing.
+// are medians. `start` starts one run. By default, a run uses the current inputs and fetches nothing.
 Profile profile(Program& program, const Ceilings& ceilings, int runs,
                 const std::function<Pending()>& start = {});
 

@@ -19,7 +19,7 @@ class ArenaUse {
     return take(arena_.scratch_, backend, device, bytes, what);
   }
 
-  // The bytes that results() must allocate for a program of this size.
+  // The number of bytes that results() must allocate for a program of this size.
   std::size_t missing(std::size_t bytes) const {
     return bytes > arena_.results_.bytes ? std::max(bytes, arena_.results_.least) : 0;
   }
@@ -28,7 +28,8 @@ class ArenaUse {
     arena_.results_.least = std::max(arena_.results_.least, results);
     arena_.scratch_.least = std::max(arena_.scratch_.least, scratch);
   }
-  // Bytes that earlier and announced programs already need, for results and for kernel scratch.
+  // The number of bytes that earlier programs and announced programs need, for results and for kernel
+  // scratch.
   std::size_t least_results() const { return std::max(arena_.results_.bytes, arena_.results_.least); }
   std::size_t least_scratch() const { return std::max(arena_.scratch_.bytes, arena_.scratch_.least); }
 

@@ -1,5 +1,5 @@
-// Backend: the interface between the compiler and a device: memory, copies, and execution of a planned list
-// of steps. Code above it does not depend on the backend that is used.
+// Backend: the interface between the compiler and a device. It provides memory, copies, and the execution of
+// a planned list of steps. Other code does not depend on the choice of backend.
 #pragma once
 
 #include <memory>
@@ -22,7 +22,7 @@ struct Piece {
   std::size_t bytes;      // size in bytes
 };
 
-// A copy of device memory to the host, which may still be running.
+// A copy of device memory to the host. The copy may still be running.
 class Transfer {
  public:
   virtual ~Transfer() = default;
@@ -45,7 +45,8 @@ std::shared_ptr<T> unused(std::vector<std::shared_ptr<T>>& pool) {
 // The memory that a program provides to its executable, in addition to the operands of the steps.
 struct ProgramMemory {
   std::byte* workspace;  // scratch memory of Executable::workspace_bytes()
-  // Starts with Backend::status_bytes() for the executable; small results follow. One copy reads all of it.
+  // Memory that starts with Backend::status_bytes() bytes for the executable. Small results follow. One copy
+  // reads all of it.
   std::byte* results;
   std::size_t results_bytes;  // size of `results`
 };
@@ -55,29 +56,29 @@ class Executable {
  public:
   virtual ~Executable() = default;
   virtual std::size_t workspace_bytes() const = 0;  // scratch memory for all steps, 64-byte aligned
-  // Sets the addresses. `steps` are the steps given to prepare(), now with `data`. Steps and memory outlive
-  // the executable.
+  // Sets the addresses. `steps` are the steps given to prepare(), now with `data`. Steps and memory must
+  // outlive the executable.
   virtual void bind(std::span<const Step> steps, const ProgramMemory& memory) = 0;
-  // Writes an input of the program, as Backend::write(). Inputs that are adjacent in memory and written in
-  // that order may be copied together, including the padding between them (at most 63 bytes).
+  // Writes an input of the program, as Backend::write() does. If adjacent inputs are written in the order of
+  // their addresses, they may be copied together, including at most 63 bytes of padding between two inputs.
   virtual void feed(std::byte* input, const std::byte* host, std::size_t bytes) = 0;
-  // Starts to run all steps; may return before they have finished. The error of a run is thrown here or, at
-  // the latest, by the first Transfer or Backend::read after it. It is an Error with step, index and source
-  // line for an index out of range, or the exception of a user's function. Steps after the failed step do not
-  // change parameters.
+  // Starts to run all steps, and may return before they have finished. If a run fails, its error is thrown by
+  // run(), or at the latest by the first Transfer or Backend::read after it. For an index out of range, the
+  // error is an Error with step, index and source line. Otherwise it is the exception of a user's function.
+  // Steps after the failed step do not change parameters.
   virtual void run() = 0;
-  // Starts to copy memory, as the last run leaves it, to the host. Later runs do not affect the copy.
-  // Allocates memory only if more transfers are held at the same time than before.
+  // Starts to copy memory to the host, with the values of the last run. Later runs do not affect the copy.
+  // Allocates memory only if the number of transfers that exist at the same time reaches a new maximum.
   virtual std::shared_ptr<Transfer> transfer(std::span<const Piece> pieces) = 0;
   // Runs once and returns the time of each step in seconds, in the order of the steps.
   virtual std::vector<double> profile() = 0;
-  // How a step is run, as a short string: kernel, algorithm, tiles.
+  // Describes how a step runs, in a short string: kernel, algorithm, tiles.
   virtual std::string choice(std::size_t step) const = 0;
 };
 
 // How to run a program's steps. Backends ignore options that they do not support.
 struct PrepareOptions {
-  int threads = 0;    // number of threads; 0: all of the machine's
+  int threads = 0;    // number of threads; 0: default
   bool tf32 = false;  // whether f32 GEMMs may round their operands to TF32 (10 mantissa bits)
   // Ops that may sum in any order use a fixed order, so that runs can be compared bitwise.
   bool in_order = false;
@@ -94,16 +95,16 @@ class Backend {
   // Allocates 64-byte aligned memory. Throws OutOfMemory with `what`, the size needed and, if known, the size
   // available.
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes, const std::string& what) = 0;
-  // Number of bytes that can be allocated now; SIZE_MAX if unknown. On the CPU this reads several files,
-  // which takes longer than compiling a small program. Callers therefore skip it for sizes below
+  // Number of bytes that can be allocated now; SIZE_MAX if unknown. On the CPU, the function reads several
+  // files and is slower than compiling a small program. Callers therefore skip it for sizes below
   // worth_asking.
   virtual std::size_t available_bytes() = 0;
   // Minimum size in bytes for which available_bytes() is worth a call.
   static constexpr std::size_t worth_asking = 64 << 20;
-  // Copies to the device, ordered after runs that were started before and before later runs. The host memory
-  // may be changed after the return.
+  // Copies to the device. The copy is ordered after runs that were already started, and before later runs.
+  // The caller may change the host memory after the return.
   virtual void write(std::byte* device, const std::byte* host, std::size_t bytes) = 0;
-  // Copies to the host after all earlier runs have finished. Throws the error of such a run if there was one.
+  // Copies to the host after all earlier runs have finished. If one of them failed, throws its error.
   virtual void read(std::byte* host, const std::byte* device, std::size_t bytes) = 0;
   // How the compiler orders and merges steps. The default is for a device that runs one step at a time.
   virtual const StepScheduler& scheduler() const;

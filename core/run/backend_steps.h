@@ -1,5 +1,5 @@
-// Functions for all backends. They create the arguments of a host function (Op::host), the exception for a
-// host function that throws, and the error for a step that a backend cannot run.
+// Functions for all backends. They create the arguments of a host function (Op::host), the exception of a
+// failed host function, and the error for a step that a backend cannot run.
 #pragma once
 
 #include <exception>
@@ -13,8 +13,8 @@
 
 namespace tg {
 
-// Returns views without a data pointer, which the backend sets. Throws DeviceError for an operand that is not
-// row-major.
+// Returns views without data pointers. The backend sets the pointers. Throws DeviceError for an operand that
+// is not row-major.
 std::vector<HostView> host_views(std::span<const Arg> args);
 
 // The step that calls a host function, for error messages.
@@ -23,8 +23,8 @@ struct HostStep {
   std::string name;
   Where where;
 };
-// For a catch block: returns the exception that the host function threw, with the step and its source line
-// added to the message (rethrow_with in core/base/messages.h).
+// For a catch block: returns the exception of the host function. The step and its source line are added to
+// the message (rethrow_with in core/base/messages.h).
 std::exception_ptr exception_of(const HostStep& step);
 
 // Returns the error for a step that a backend cannot run:

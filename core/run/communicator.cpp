@@ -16,7 +16,7 @@ Communicator::Communicator(int rank, int size)
     : rank_(rank), size_(size), listeners_(std::make_shared<Listeners>()) {}
 
 std::shared_ptr<void> Communicator::on_lost(std::function<void()> f) {
-  std::shared_ptr<void> registered;  // outlives the lock: if f throws, its destructor locks the same mutex
+  std::shared_ptr<void> registered;  // outlives the lock, because its destructor locks the same mutex
   const std::lock_guard lock(listeners_->mutex);
   const auto at = listeners_->functions.insert(listeners_->functions.end(), std::move(f));
   registered = {nullptr, [all = listeners_, at](void*) {

@@ -1,5 +1,5 @@
-// Communicator: the connection among ranks, which are the processes that run the same programs together. Each
-// rank has the same graph, programs and parameters, and its own data.
+// Communicator: the connection among ranks. Ranks are processes that run the same programs together. All
+// ranks have the same graph, programs and parameters, but different data.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 
 namespace tg {
 
-// A rank that others wait for has exited, has failed or makes no progress. The results of the run are
-// invalid. The process should exit with code 75 and be restarted from its last checkpoint.
+// Thrown if a rank has exited, has failed or makes no progress while others wait for it. The results of the
+// run are invalid. The process should exit with code 75 and be restarted from its last checkpoint.
 struct RankLost : Error {
   using Error::Error;
 };
@@ -32,21 +32,21 @@ class Communicator {
   static constexpr std::size_t most_shared = std::size_t{1} << 20;
   // Reads the bytes shown by all ranks, in rank order.
   using Reader = std::function<void(std::span<const std::byte* const> shown)>;
-  // Shows `own` to all ranks and calls `read` with the bytes of every rank, in rank order, including this
-  // rank. All ranks must call it equally often, with the same size of at most most_shared bytes. Blocks until
-  // all ranks have called. The memory is valid during `read`, which must not throw. Throws RankLost, or Error
-  // if a rank shows a different size or `read` is empty.
+  // Shows `own` to all ranks and calls `read` with the bytes of every rank, including this rank, in rank
+  // order. All ranks must make the same number of calls, with the same size of at most most_shared bytes. A
+  // call blocks until all ranks have called. The memory is valid only during `read`, and `read` must not
+  // throw. Throws RankLost. Throws Error if a rank shows a different size, or if `read` is empty.
   virtual void share(std::span<const std::byte> own, const Reader& read) = 0;
 
-  // Throws RankLost if a rank is lost. For code that waits for ranks outside of share(), for example on a
-  // GPU.
+  // Throws RankLost if a rank is lost. Code that waits for ranks outside of share(), for example on a GPU,
+  // calls this function.
   virtual void check_lost() const {}
-  // Marks the beginning or end of such a wait. In between, this rank counts as waiting for any rank that
-  // makes no progress.
+  // Marks the beginning or end of such a wait. During the wait, this rank counts as waiting for all other
+  // ranks.
   virtual void note_wait(bool /* begins */) {}
-  // Registers `f`, which must end such a wait and must not block. It is called once when a rank is lost, from
-  // another thread, or here if one is lost already. Destroying the result unregisters `f` and blocks until a
-  // running call returns.
+  // Registers a function that ends such a wait. `f` must not block. When a rank is lost, `f` is called once,
+  // from another thread. If a rank is already lost, `f` is called immediately. The destructor of the result
+  // unregisters `f` and blocks until a running call returns.
   [[nodiscard]] std::shared_ptr<void> on_lost(std::function<void()> f);
   void report_lost();  // for the watchdog: a rank is lost; calls the registered functions
 

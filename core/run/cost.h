@@ -14,7 +14,7 @@ inline std::string kind_of(const Step& s) {
   return s.op->name == last ? last : "fused to " + last;
 }
 
-// A step's inputs and outputs, in the form that its op's functions expect.
+// A step's inputs and outputs, as arguments for functions of the op.
 struct StepOperands {
   std::vector<Operand> in, out;  // the inputs and outputs
   // Copies dtypes and layouts of a step.
@@ -24,7 +24,7 @@ struct StepOperands {
   }
 };
 
-// Op::cost of the step, or zeros for an op without it. The bytes of the operands are not included.
+// Op::cost of the step, or zeros if the op has no cost function. The bytes of the operands are not included.
 inline Cost cost_of(const Step& s) {
   if (!s.op->cost) return {};
   const StepOperands operands{s};
@@ -57,14 +57,14 @@ inline Cost work_of(const Step& s) {
   return c;
 }
 
-// GEMM FLOPs in the time in which a device copies one byte. An H200 does about 700 TFLOP/s in a 16-bit dtype
-// and copies 4.2 TB/s. In other dtypes, a GPU reaches a tenth of this ratio, and so does a CPU.
+// Number of GEMM FLOPs that a device computes while it copies one byte. An H200 computes about 700 TFLOP/s in
+// a 16-bit dtype and copies 4.2 TB/s. In other dtypes, the ratio is about a tenth of that, as on a CPU.
 inline double flops_of_a_byte(DType dtype) {
   return dtype == bf16 || dtype == f16 ? 160 : 16;
 }
 
-// The time of a step on operands of `dtype`, in bytes that could be copied meanwhile. The slower of copy and
-// arithmetic determines the time.
+// The time of a step on operands of `dtype`. The unit is the time of copying one byte. The result is the
+// larger of the copy time and the arithmetic time.
 inline double price_of(Cost work, DType dtype) {
   return std::max(work.bytes, work.flops / flops_of_a_byte(dtype));
 }

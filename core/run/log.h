@@ -1,5 +1,5 @@
 // The log of programs on standard error. The environment variable TG_LOG sets the level. Each level includes
-// the lower ones:
+// all lower levels:
 // - 0: nothing; the default
 // - 1: every compiled program: nodes, steps by kind, peak memory, compile time; every run: its time
 // - 2: every step of every run: its time, and GB/s and GFLOP/s according to Op::cost
@@ -25,7 +25,7 @@ int log_level();
 // One buffer of a memory plan.
 struct PlannedBuffer {
   std::string kind;  // "arena", "result", "input", "constant" or "parameter"
-  // The first value that it stores, and the number of others: "gelu f32[2, 3] and 1 more".
+  // The first value in the buffer, and the number of further values: "gelu f32[2, 3] and 1 more".
   std::string holds;
   std::size_t bytes = 0;  // size in bytes
   // Bytes from the start of the arena, or of the block of inputs, results and constants; 0 for parameters.

@@ -64,8 +64,8 @@ void Program::State::check_results() const {
     throw Error("[fetch] the last run of this program failed: it has no results until it runs again");
 }
 
-// A GPU reports a failed run when the first transfer that depends on it is waited for, and again for each
-// transfer that was already started. The first report invalidates all runs started until then.
+// A GPU reports a failed run in the first wait for a transfer that depends on it. Transfers that were already
+// started report it again. The first report invalidates all runs that were started before it.
 void Program::State::wait_for(Transfer& t) const {
   try {
     t.wait();
@@ -210,7 +210,7 @@ void Program::run(std::span<const Feed> feeds) {
 
 namespace {
 
-// The error for a value that the program does not accept.
+// Throws the error for a value that the program does not accept.
 [[noreturn]] void refuse_feed(const Graph& graph, const Feed& f) {
   const Tensor& x = f.input();
   if (!graph.has(x))
@@ -337,8 +337,8 @@ Array Program::fetch(const Tensor& t) const {
   State& s = state();
   s.fetched_arg(t);
   s.check_results();
-  // On a GPU, the last run may have failed without being reported yet. Reading also reports failures of other
-  // programs, which do not affect these results.
+  // On a GPU, a failure of the last run may not have been reported yet. A read would also report failures of
+  // other programs, but these do not affect the results here.
   if (!(s.device == Device::cpu())) s.wait_for(*s.executable->transfer({}));
   return s.value_of(t);
 }

@@ -10,12 +10,12 @@
 
 namespace tg {
 
-// A value for an input, of the input's dtype. An Array must have the input's shape; a vector or span, which
-// has no shape, must have as many elements as the input. Feeding a different dtype throws DTypeError; a
-// different shape or number of elements throws ShapeError.
+// A value for an input, with the dtype of the input. An Array must also have the input's shape. A vector or
+// span must have the same number of elements. Otherwise Program::feed() throws: DTypeError for a different
+// dtype, ShapeError for a different shape or number of elements.
 //
-// Arrays are shared, and temporary vectors are moved. Named vectors and spans are not copied: they must stay
-// unchanged until they are fed. Only a temporary vector causes an allocation.
+// Arrays are shared, and temporary vectors are moved. Named vectors and spans are not copied, so they must
+// stay unchanged until they are fed. Only a temporary vector causes an allocation.
 class Feed {
  public:
   // Feeds an Array.
@@ -36,9 +36,9 @@ class Feed {
       : Feed(input, reinterpret_cast<const std::byte*>(values.data()),
              static_cast<std::int64_t>(values.size()), dtype_of<std::remove_const_t<T>>, nullptr) {}
   // Feeds a number to an input of one element, converted to its dtype. Fractions are rounded to a floating
-  // dtype. Throws DTypeError if the dtype cannot represent the number. For integers, that is a fraction, a
-  // number out of range or an integer that would be rounded. For floats, it is a finite number that would
-  // become infinite.
+  // dtype. Throws DTypeError if the dtype cannot represent the number. Integer dtypes reject fractions,
+  // numbers out of range, and integers that would be rounded. Floating dtypes reject finite numbers that
+  // would become infinite.
   template <class N>
   requires std::is_arithmetic_v<N> Feed(const Tensor& input, N number)
       : Feed(input, static_cast<long double>(number), std::is_floating_point_v<N>) {}
@@ -75,21 +75,21 @@ class Feed {
 // A program's memory in bytes, by purpose. It is known before the first run.
 struct MemoryReport {
   std::size_t arena = 0;  // intermediate results
-  // maximum of the intermediate results that are live at one step: a lower bound for arena
+  // maximum number of bytes that are live at one step; a lower bound for `arena`
   std::size_t alive = 0;
   std::size_t inputs = 0;      // inputs
   std::size_t constants = 0;   // constants
   std::size_t workspace = 0;   // scratch memory of kernels
   std::size_t results = 0;     // small fetched tensors, and the device's record of a run's error
   std::size_t parameters = 0;  // parameters that are read or assigned; the caller owns them
-  // The effect of CompileOptions::memory_budget: the values that are recomputed, their cost, and the memory
-  // that recomputation and a different order of the steps save.
+  // The effect of CompileOptions::memory_budget: recomputed values, their cost, and the memory saved by
+  // recomputation and by a different order of the steps.
   struct Recomputed {
-    int steps = 0;     // steps that recompute a value
-    int products = 0;  // of these, GEMMs and attention, which are used only if cheap values do not suffice
-    double moved = 0;  // bytes that these steps read and write per run
-    double flops = 0;  // FLOPs of the GEMMs and attention
-    double price = 0;  // their time, in bytes that could be copied meanwhile (price_of in core/run/cost.h)
+    int steps = 0;          // steps that recompute a value
+    int products = 0;       // number of GEMMs and attention steps among them
+    double moved = 0;       // bytes that these steps read and write per run
+    double flops = 0;       // FLOPs of the GEMMs and attention
+    double price = 0;       // total of price_of (core/run/cost.h) over these steps
     std::size_t saved = 0;  // bytes of arena saved
   };
   Recomputed recomputed = {};  // zeros without a budget
@@ -98,7 +98,8 @@ struct MemoryReport {
 };
 
 // A buffer of the memory plan: bytes [offset, offset + bytes) of the arena, used from step `first` to step
-// `last`. Two buffers never overlap in both bytes and steps. The highest end is MemoryReport::arena.
+// `last`. If two buffers overlap in bytes, they do not overlap in steps. The highest end is
+// MemoryReport::arena.
 struct ArenaBuffer {
   std::size_t offset = 0;  // bytes from the start of the arena
   std::size_t bytes = 0;   // size, a multiple of 64
@@ -113,14 +114,14 @@ class Pending;
 // A compiled graph that can run many times. A Program keeps its nodes, parameters and memory alive. Copies
 // refer to the same program.
 //
-// On a GPU, run() starts the run and returns, and feed() copies the values and returns. The device executes
-// all calls in order. So the inputs of the next run can be fed, and that run started, while a run is in
-// progress. Only fetch() and Pending wait.
+// On a GPU, run() returns after it has started the run, and feed() returns after it has copied the values.
+// The device executes all calls in order. While a run is in progress, the inputs of the next run can
+// therefore be fed, and the next run can be started. Only fetch() and Pending wait.
 //
-// Threads: one thread at a time may use a Program. feed(), run() and profile() throw Error if one of them is
-// in progress. It may be in progress in a different thread, or in the run that called a host function.
-// Different programs may run at the same time. run() throws Error if they share an arena, or if one of them
-// assigns a parameter that the other one uses.
+// Threads: one thread at a time may use a Program. feed(), run() and profile() throw Error if one of these
+// functions is in progress. It may be in progress in a different thread, or in the run that called the
+// current host function. Different programs may run at the same time. If they share an arena, or if one
+// assigns a parameter that the other uses, run() throws Error.
 class Program {
  public:
   // The internal state.
@@ -134,20 +135,19 @@ class Program {
   // An index out of range (embedding, gather, …) throws Error with step and source line. An exception of a
   // user-defined op throws Error with the exception nested (std::rethrow_if_nested). On the CPU, run() throws
   // these errors. On a GPU, the first fetch, Pending or Parameter::read that waits for the run throws them.
-  // The results of the run are then invalid. The parameters that it would have assigned keep their values,
-  // and so do those of runs started before the error was thrown.
+  // The results of the run are then invalid. Parameters are not assigned by the failed run, nor by later runs
+  // that were started before the error was thrown.
   void run();
   // Feeds the inputs, then runs.
   void run(std::initializer_list<Feed> feeds);
   // Feeds the inputs, then runs.
   void run(std::span<const Feed> feeds);
-  // Runs once, waiting after every step, and returns the time of each step in seconds, in the order of
-  // steps().
+  // Runs once and waits after every step. Returns the time of each step in seconds, in the order of steps().
   std::vector<double> profile();
-  // Writes an input, which keeps the value for all later runs. The source of the values may be changed after
-  // the return. Throws Error for a tensor that is not an input, or on which nothing in this program depends,
-  // for example because an update was not assigned. See Feed for DTypeError and ShapeError. Inputs fed in
-  // recording order are copied to a GPU together.
+  // Writes an input. The input keeps the value for all later runs. The caller may change the source of the
+  // values after the return. Throws Error for a tensor that is not an input. Also throws it if the program
+  // does not depend on the input, for example because an update was not assigned. See Feed for DTypeError and
+  // ShapeError. Inputs fed in recording order are copied to a GPU together.
   void feed(const Feed& feed);
   // Whether the program has this input, so that feed() accepts it.
   bool reads(const Tensor& input) const;
@@ -188,8 +188,8 @@ class Program {
   // Describes how a step runs: instruction set or GPU, algorithm and tiles of the kernel. Also works for a
   // program that is only planned.
   std::string choice(std::size_t step) const;
-  // All buffers of the arena, by their first step. An output that is written in place has the buffer of its
-  // input.
+  // All buffers of the arena, sorted by their first step. An output that is written in place uses the buffer
+  // of its input.
   std::span<const ArenaBuffer> buffers() const;
   const Graph& graph() const;                // the graph that it was compiled from
   std::span<const ValueId> outputs() const;  // values of the graph: first the fetched, then the assigned ones
@@ -203,9 +203,9 @@ class Program {
   std::shared_ptr<State> state_;
 };
 
-// Values of a run, which may still be computed or copied. Any number of Pending objects may exist at a time.
-// Memory of destroyed ones is reused. fetch(), item(), number(), values() and wait() wait for the run. If it
-// failed, each of them throws its error.
+// Values of a run. The run, or the copy of the values, may still be in progress. Any number of Pending
+// objects may exist at the same time, and memory of destroyed objects is reused. fetch(), item(), number(),
+// values() and wait() wait for the run. If the run failed, they throw its error.
 class Pending {
  public:
   // An empty Pending: its functions throw Error.
@@ -217,8 +217,8 @@ class Pending {
   // Waits for the run and the copy.
   void wait() const;
   bool ready() const;  // whether fetch() and item() would not wait
-  // Declares that these values depend on an earlier run. Functions that wait for this object first wait for
-  // `earlier`, and throw its error if it failed. Replaces the previous dependency.
+  // Declares that these values depend on an earlier run. Functions that wait for this object then first wait
+  // for `earlier`. If the earlier run failed, they throw its error. Replaces the previous dependency.
   void depend_on(const Pending& earlier);
   // Returns the value of a tensor.
   Array fetch(const Tensor& t) const;
@@ -233,9 +233,9 @@ class Pending {
   }
   // Returns the only element as a double, for any dtype.
   double number(const Tensor& t) const { return load_element(t.dtype(), element(t), 0); }
-  // Returns the elements in row-major order, without a copy. They are valid while this Pending or a copy of
-  // it exists. Throws DTypeError if T is not the tensor's type, and ShapeError if the tensor is not stored in
-  // row-major order. Allocates nothing.
+  // Returns the elements in row-major order, without a copy. They are valid while this Pending, or a copy of
+  // this Pending, exists. Throws DTypeError if T is not the tensor's type, and ShapeError if the tensor is
+  // not stored in row-major order. Allocates nothing.
   template <class T>
   std::span<const T> values(const Tensor& t) const {
     if (t.dtype() != dtype_of<T>) refuse(t, dtype_of<T>);

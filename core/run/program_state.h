@@ -1,5 +1,5 @@
-// The state of a compiled program, which core/compile/ fills and program.cpp runs. This header also
-// tracks the runs in progress in this process, so that no two threads use a parameter while one changes it.
+// The state of a compiled program. core/compile/ creates it, and program.cpp runs it. This header also tracks
+// the runs in progress in this process, so that no thread uses a parameter while another thread changes it.
 #pragma once
 
 #include <atomic>
@@ -26,7 +26,7 @@ struct Program::State {
   std::vector<Parameter> parameters;  // keeps them alive
   std::vector<Parameter> assigned;
   std::shared_ptr<std::byte> block, leaf_block, workspace;
-  // provides the block and the workspace; if null, the program owns them
+  // owner of `block` and `workspace`; if null, the program owns them
   std::shared_ptr<SharedArena> arena;
   std::unique_ptr<Executable> executable, planned;  // planned: for a program that only describes itself
   MemoryReport memory;
@@ -41,7 +41,7 @@ struct Program::State {
   std::shared_ptr<State> twin;      // for CompileOptions::verify: the program with a buffer per tensor
   std::atomic<bool> running = false;
   std::atomic<std::uint64_t> runs = 0;               // number of started runs
-  mutable std::atomic<std::uint64_t> void_runs = 0;  // runs 1 to void_runs have no results because one failed
+  mutable std::atomic<std::uint64_t> void_runs = 0;  // runs 1 to void_runs are invalid
   std::vector<std::pair<const Transfer*, std::uint64_t>>
       transfers;                       // of fetch_later(), each with the number of runs started before it
   mutable std::mutex transfers_mutex;  // any thread may wait for a transfer
@@ -61,8 +61,8 @@ struct Program::State {
   const Arg& fetched_arg(const Tensor& t) const;  // throws Error for a tensor that is not fetched
 };
 
-// A run of `program` by this thread. Throws Error with `who` if another thread runs a program that conflicts
-// with it: one of the two programs assigns a parameter that the other one uses.
+// A run of `program` by this thread. Throws Error with `who` if another thread runs a conflicting program.
+// Two programs conflict if one assigns a parameter that the other uses.
 class RunInProgress {
  public:
   RunInProgress(const Program::State& program, const char* who);

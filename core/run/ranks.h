@@ -1,5 +1,5 @@
-// Collectives for small data on top of Communicator: gathering numbers or plain structs of all ranks, and the
-// communicator of a single rank.
+// Collectives for small data, which use a Communicator to gather numbers or plain structs of all ranks. Also
+// the communicator of a single rank.
 #pragma once
 
 #include <cstring>
@@ -11,8 +11,8 @@
 
 namespace tg {
 
-// Gathers the elements of all ranks, in rank order. All ranks call it with the same number of elements, at
-// most Communicator::most_shared bytes. Throws as Communicator::share.
+// Gathers the elements of all ranks, in rank order. All ranks must call it with the same number of elements,
+// at most Communicator::most_shared bytes. Throws the errors of Communicator::share.
 template <class T>
 std::vector<T> gather(Communicator& ranks, std::span<const T> own) {
   static_assert(std::is_trivially_copyable_v<T>);

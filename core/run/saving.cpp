@@ -47,7 +47,7 @@ std::int64_t time_to_end(std::int64_t now, std::int64_t asked, const EndTimes& t
   if (now < asked + times.grace) return asked + times.grace - now;
   const std::int64_t save_end = asked + times.save_grace;
   if (saving > 0 && now < save_end) return std::min(look_each_ms, save_end - now);
-  // If a save exceeded its time limit, the time after the save counts from that limit.
+  // If a save exceeded its time limit, the time after the save is measured from that limit.
   if (saving == 0 && saved > 0 && now < std::min(saved, save_end) + end_after_save_ms) return look_each_ms;
   return 0;
 }

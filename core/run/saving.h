@@ -1,6 +1,6 @@
-// The state of a process that receives an exit signal and first finishes a checkpoint. Signal handlers, the
-// watchdog of the ranks and tools/launch read it, so it consists of a few numbers, which launch may share
-// with the process.
+// The exit state of a process. When such a process receives an exit signal, it first finishes a checkpoint.
+// Signal handlers, the watchdog of the ranks and tools/launch read the state. It therefore consists of a few
+// numbers, which can be in memory shared with launch.
 #pragma once
 
 #include <atomic>
@@ -24,12 +24,11 @@ void share_end_state(EndState& shared);
 
 std::int64_t monotonic_ms();  // the same clock for all processes of a host
 
-// While a SaveScope exists, this process is saving a checkpoint. It is not killed before the time limit for
-// that has passed.
+// While a SaveScope exists, this process is saving a checkpoint. The process is not killed before the time
+// limit for saving has passed.
 class SaveScope {
  public:
-  // computing: the step or exchange before the checkpoint is written. writing: the checkpoint is being
-  // written.
+  // computing: the process computes or exchanges data for the checkpoint. writing: it writes the checkpoint.
   enum class Stage { computing, writing };
   explicit SaveScope(Stage stage, bool counts = true);  // `counts` = false: does nothing
   ~SaveScope();
@@ -47,8 +46,9 @@ struct EndTimes {
 // Time for reporting a save and exiting.
 constexpr std::int64_t end_after_save_ms = 2'000;
 
-// Returns the time in ms until a process that was asked to exit at `asked` must be checked again, or 0 if its
-// time has passed. `saving` and `saved` are fields of its EndState. A signal handler may call this function.
+// For a process that was asked to exit at the time `asked`. Returns the time in ms until the caller must
+// check again, or 0 if the time limit has passed. `saving` and `saved` are fields of the process's EndState.
+// A signal handler may call this function.
 std::int64_t time_to_end(std::int64_t now, std::int64_t asked, const EndTimes& times, std::uint32_t saving,
                          std::int64_t saved);
 

@@ -12,10 +12,10 @@ namespace tg {
 
 class Backend;
 
-// Memory shared by programs that are compiled with the same arena (CompileOptions::arena). Its size is the
-// maximum of the programs' needs, not the sum. Only one of them can run at a time, and its results are valid
-// until another one runs. After that fetch() throws Error; values requested earlier by fetch_later() are not
-// affected.
+// Memory shared by programs that are compiled with the same arena (CompileOptions::arena). The size is the
+// maximum of the programs' needs, not the sum. Only one of the programs can run at a time. Its results are
+// valid until another program of the arena runs; after that, fetch() throws Error. Values that were requested
+// earlier by fetch_later() are not affected.
 class SharedArena {
  public:
   // An arena that grows as programs are compiled.
@@ -27,8 +27,8 @@ class SharedArena {
   SharedArena(const SharedArena&) = delete;
   SharedArena& operator=(const SharedArena&) = delete;
 
-  // Bytes that the next program shares. If it needs more, the arena is replaced, and earlier programs keep
-  // their memory: compile the largest program first.
+  // Number of bytes that the next program can share. If the program needs more, the arena is replaced by a
+  // larger one, and earlier programs keep the old memory. Therefore compile the largest program first.
   std::size_t bytes() const { return results_.bytes + scratch_.bytes; }
 
  private:

@@ -1,5 +1,5 @@
-// Step: a program in the form that kernels receive. Separate from backend.h, so kernels do not depend on how
-// programs run.
+// Step: one step of a program, in the form that kernels receive. It is separate from backend.h, so kernels do
+// not depend on the code that runs programs.
 #pragma once
 
 #include <source_location>
@@ -25,8 +25,9 @@ struct Step {
   std::vector<Arg> in, out;  // the operands
   std::string name;          // path and op of the last node: "h0.mlp/gelu"
   Where where;               // source line of the last node
-  // Per output: the number of operands of the program's steps that read it or a part of it, plus one if it
-  // outlives the run. A kernel need not write an output if it also computes the only step that reads it.
+  // Per output: the number of step operands that read the output or a part of it, plus one if the output
+  // outlives the run. If a kernel computes two steps, and only the second one reads an output of the first,
+  // the kernel need not write that output.
   std::vector<int> reads = {};
 };
 

@@ -1,5 +1,5 @@
-// adamw (formula: ops/adamw.cpp) in one pass over p, g, m and v of all parameters, which also writes
-// low-precision copies.
+// adamw, with the formula in ops/adamw.cpp. One pass over p, g, m and v of all parameters computes
+// everything, including the low-precision copies.
 #include "ops/adamw.h"
 
 #include <cmath>
@@ -28,8 +28,8 @@ struct Factors {
   }
 };
 
-// Updates elements begin … end - 1 of one parameter. in: p, g, m, v; out: p', m', v', and optionally the copy
-// of p'.
+// Updates elements begin … end - 1 of one parameter. Inputs are p, g, m and v. Outputs are p', m', v' and, if
+// requested, the copy of p'.
 template <class C>
 void update(const Factors& f, double decay, const Arg* in, const Arg* out, i64 begin, i64 end, C* buffer) {
   using V = vector_t<C>;

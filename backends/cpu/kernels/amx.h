@@ -1,6 +1,6 @@
-// AMX tiles, with the interface that gemm_tiles.h requires. Accumulators are f32, rounded to nearest even
-// after each addition. Denormals are treated as zeros. The instructions are inline assembly, because the rest
-// of this instruction set is compiled without them.
+// AMX tiles, with the interface that gemm_tiles.h requires. Accumulators are f32. Each addition rounds to
+// nearest even. Denormals are treated as zeros. The AMX instructions are inline assembly, because the avx512
+// kernels are compiled without AMX.
 #pragma once
 
 #include "backends/cpu/kernels/micro.h"
@@ -9,7 +9,7 @@
 namespace tg::cpu::TG_ISA {
 
 struct Amx {
-  // A thread with configured tiles is expensive to switch away from, so release them after use.
+  // Switching away from a thread with configured tiles is expensive, so release the tiles after use.
   static void configure() {
     struct alignas(64) Config {
       std::uint8_t palette, start_row, reserved[14];
@@ -38,7 +38,7 @@ struct Amx {
   TG_INLINE static void multiply() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
   }
-  // Returns a pair in every second lane, rounded as in round_row().
+  // Returns one pair of rounded numbers in every second lane. Rounds as round_row() does.
   TG_INLINE static F32 round_pairs(F32 first, F32 second) {
     U32 both;
     asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(both) : "v"(first), "v"(second));

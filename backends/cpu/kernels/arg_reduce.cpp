@@ -1,5 +1,5 @@
-// argmax and argmin: the first index of the extreme among the reduced elements, in row-major order. A NaN
-// counts as the extreme.
+// argmax and argmin: the index of the largest or smallest of the reduced elements. Among equal elements, the
+// first in row-major order is returned. A NaN counts as the extreme.
 #include "backends/cpu/kernels/axes.h"
 #include "backends/cpu/kernels/kernels.h"
 

@@ -1,5 +1,5 @@
-// Lists of axes that kernels iterate over: sizes and strides, merged if possible, and a counter over all
-// their index tuples.
+// Lists of axes that kernels iterate over. A list has sizes and strides, and adjacent axes are merged if
+// possible. A counter iterates over all index tuples of a list.
 #pragma once
 
 #include <tilegrad/core/base/layout.h>
@@ -26,7 +26,7 @@ struct AxisList {
     return n;
   }
   const Axis& inner() const { return axis[rank - 1]; }
-  // Sorts the axes by their strides in the input or output, for cases in which the order does not matter.
+  // Sorts the axes by their strides in the input or output. For callers that can use any order.
   void sort(i64 Axis::*by = &Axis::in) {
     for (int i = 1; i < rank; ++i)
       for (int k = i; k > 0 && axis[k - 1].*by < axis[k].*by; --k) swap(axis[k - 1], axis[k]);
@@ -51,8 +51,8 @@ struct AxisList {
   }
 };
 
-// Returns axes first … last - 1 of a layout, merged, with strides `in` and `out` times `scale`. If `out` is
-// given, its axes starting at `out_first` have the same sizes.
+// Returns axes first … last - 1 of a layout, merged. Strides are multiplied by `scale`. If `out` is given,
+// its axes starting at `out_first` have the same sizes.
 inline AxisList axes_of(const Layout& in, int first, int last, i64 scale, const Layout* out = nullptr,
                         int out_first = 0, i64 out_scale = 1) {
   AxisList l;
@@ -62,8 +62,8 @@ inline AxisList axes_of(const Layout& in, int first, int last, i64 scale, const 
   return l;
 }
 
-// The axes of x that a reduction keeps, and the axes that it reduces. `out` of a kept axis is its stride in
-// the result y.
+// The kept axes and the reduced axes of a reduction of x. For a kept axis, `out` is the stride in the result
+// y.
 struct ReducedAxes {
   AxisList kept, reduced;
   ReducedAxes(const Layout& x, const Layout& y, const ReduceAttrs& a) {
@@ -78,8 +78,8 @@ struct ReducedAxes {
   }
 };
 
-// Iterates over the index tuples of a list in row-major order and tracks both offsets. The first tuple
-// follows the last.
+// Iterates over the index tuples of a list in row-major order and tracks both offsets. After the last tuple
+// it restarts at the first.
 class Counter {
  public:
   Counter(const AxisList& list, i64 start) : list_(list) {
@@ -106,8 +106,8 @@ class Counter {
   i64 index_[max_rank];
 };
 
-// Calls f(number of earlier elements, offsets in the input and in the output, length) for the runs that
-// contain elements start … start + n - 1 of a list whose innermost axis is `run`.
+// Divides elements start … start + n - 1 of a list into runs along the innermost axis, which is `run`. Calls
+// f(number of earlier elements, offset in the input, offset in the output, length) for each run.
 template <class F>
 TG_INLINE void each_run(const AxisList& outer, const Axis& run, i64 start, i64 n, F f) {
   Counter row(outer, start / run.size);

@@ -8,8 +8,8 @@
 
 namespace tg::cpu::TG_ISA {
 
-// Calls f(first element of the run within the block, its offset in the operand, length) for the runs along
-// the innermost axis of elements [start, start + n) of the iteration space.
+// Divides elements [start, start + n) of the iteration space into runs along the innermost axis. Calls
+// f(first element of the run within the block, offset in the operand, length) for each run.
 template <class F>
 TG_INLINE void for_runs(const PointwisePlan& p, const PointwisePlan::Access& o, i64 start, i64 n, F f) {
   i64 index[max_rank], offset = 0;
@@ -98,8 +98,8 @@ struct Chain {
     }
   }
 
-  // Computes the same elements, and returns those of the output that a reduction reads. They are in the
-  // compute type and valid until the next call.
+  // Computes the same elements. Returns the elements that a reduction reads, in the compute type. They are
+  // valid until the next call.
   const std::byte* reduced_stretch(i64 start, i64 n) const {
     run_stretch(start, n);
     return slot(p.output_slot[p.reduced]);
@@ -115,12 +115,12 @@ struct Chain {
       o.store(to, from, o.strides[p.rank - 1], n);
   }
 
-  // Computes tile number t. It has at most Plan::tile indices of tile_axis and of the last axis, which is the
-  // inner axis of the block.
+  // Computes tile number t. A tile has at most Plan::tile indices along tile_axis and along the last axis.
+  // The last axis is the inner axis of the block.
   void run_tile(i64 t) const {
     const int last = p.rank - 1, axis = p.tile_axis;
     i64 index[max_rank];
-    const auto take = [&](int a, i64 width) {  // the digits of t are the tile's index on each axis
+    const auto take = [&](int a, i64 width) {  // the digits of t are the tile's indices
       const i64 steps = (p.shape[a] + width - 1) / width;
       index[a] = t % steps * width;
       t /= steps;
@@ -168,8 +168,8 @@ struct Chain {
 
   static i64 tiles(i64 n) { return (n + Plan::tile - 1) / Plan::tile; }
 
-  // Transposes a tile of input i, whose columns are contiguous in memory, into a block [rows, columns]. T has
-  // the size of the compute type.
+  // Transposes a tile of input i into a block [rows, columns]. The tile's columns are contiguous in memory. T
+  // has the size of the compute type.
   template <class T>
   void transpose_tile(int i, const std::byte* from, std::byte* to, i64 rows, i64 columns) const {
     const Plan::Access& o = p.input[i];

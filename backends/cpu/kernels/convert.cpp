@@ -78,8 +78,8 @@ void store_block(void* memory, const void* block, i64 stride, i64 n) {
   }
 }
 
-// Floats are not converted to integers, and f64 is not converted to narrower floats. The exception is that
-// any dtype can be stored as bf16.
+// No conversion exists from floats to integers or from f64 to narrower floats, except that any dtype can be
+// stored as bf16.
 template <class S, class C>
 inline constexpr bool is_loaded = std::is_integral_v<S> ||
                                   (std::is_floating_point_v<C> && sizeof(S) <= sizeof(C));

@@ -1,4 +1,4 @@
-// gather: out[a, b, c] = x[a, indices[a, b, c], c]. The selected axis may be any one.
+// gather: out[a, b, c] = x[a, indices[a, b, c], c]. The indexed axis may be any axis.
 #include "backends/cpu/kernels/strided.h"
 #include "ops/index.h"
 

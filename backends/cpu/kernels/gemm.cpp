@@ -1,6 +1,7 @@
-// GEMM by blocks of C that are handed out to threads. A block iterates over k in fixed chunks. For each chunk
-// A is packed (or read in place) once and stays in L2 while panels of B pass through L1. For large GEMMs, all
-// threads pack B together, once. Otherwise each thread packs its own columns, which needs no barrier.
+// GEMM by blocks of C, which threads process. For each block, the kernel iterates over k in fixed chunks. For
+// each chunk, A is packed or read in place. It stays in L2 while panels of B pass through L1. For large
+// GEMMs, all threads together pack B once. Otherwise each thread packs the columns that it needs, without a
+// barrier.
 #include "backends/cpu/kernels/gemm.h"
 
 #include <cstdio>
@@ -17,7 +18,7 @@ struct Plan {
   bool pairs;  // pairs of bf16 along k, each in the space of an f32
   i64 k;       // elements, or pairs, along k
   bool pack_a, pack_b, shared_b, own_c;
-  bool panel_b;                            // packed panel by panel, each just before its only use
+  bool panel_b;                            // each panel is packed just before its only use
   bool copy_a;                             // pack_a: copies rows unchanged, with a stride of row_length
   i64 k_chunks;                            // chunk q is [q·k/k_chunks, (q+1)·k/k_chunks)
   i64 pass;                                // columns whose B is packed at a time, a multiple of the panel
@@ -27,23 +28,24 @@ struct Plan {
 
   i64 k_start(i64 q) const { return q * k / k_chunks; }
 
-  // Blocks are numbered so that the index along the longer side varies slowest. A thread's range of blocks is
-  // then a range of that side. The thread has the same range in the previous and next steps, so the elements
-  // are in its cache.
+  // Blocks are numbered so that the index along the longer side of C varies slowest. The blocks of a thread
+  // then form a range of that side. The thread has the same range in the previous and next steps, so the
+  // elements are in its cache.
   bool by_rows;
   i64 row_of(i64 block) const { return by_rows ? block / column_blocks : block % row_blocks; }
   i64 column_of(i64 block) const { return by_rows ? block % column_blocks : block / row_blocks; }
 };
 
-// A block: 112·384 f32 = 168 KiB of L2. C block: 112·1024 f32 = 448 KiB of L2, for all chunks of k.
+// A block of A has 112·384 f32 = 168 KiB in L2. A block of C has 112·1024 f32 = 448 KiB in L2, for all chunks
+// of k.
 constexpr i64 row_block = TG_VECTOR_BYTES == 32 ? piece_size(192, 12) : piece_size(112, 28);
 constexpr i64 column_block = piece_size(1024, 64);
 constexpr i64 pass_bytes = piece_size(8 << 20, 1 << 14);  // packed B of one pass
 constexpr i64 pack_b_from =
     TG_VECTOR_BYTES == 64 ? 40 : 8;  // register tiles of rows; CPUs with 512-bit vectors have a larger L1
 
-// Stride between rows in a copy with k elements per row: an odd number of cache lines, so that no rows
-// collide.
+// Row stride of a copy with k elements per row. It is an odd number of cache lines, so rows do not map to the
+// same cache sets.
 template <class T>
 i64 row_length(i64 k) {
   constexpr i64 line = 64 / sizeof(T);
@@ -61,9 +63,8 @@ Plan plan_for(const Gemm& g, int threads) {
   p.pairs = is_pairs(g);
   p.k = p.pairs ? ceil_div(g.k, 2) : g.k;
   p.k_chunks = k_chunks(p.k);
-  // If D were added in place in C, it would be added before the second chunk. With a separate block, D is
-  // added after the last chunk. A batch-invariant GEMM must use the same order for all rows, whatever the
-  // layouts of D and C.
+  // If D is added in place in C, the addition happens before the second chunk. With a separate block, it
+  // happens after the last chunk. A batch-invariant GEMM must use the same order for all layouts of D and C.
   p.own_c = p.own_c || (g.batch_invariant && g.d.data && p.k_chunks > 1);
   const i64 k_longest = ceil_div(p.k, p.k_chunks);
 
@@ -75,8 +76,8 @@ Plan plan_for(const Gemm& g, int threads) {
   p.pass = at_most(p.pass, ceil_div(g.n, N) * N);
   p.row_blocks = at_least(1, ceil_div(g.m, p.shared_b ? row_block : 8 * row_block));
   p.column_blocks = 1;
-  // There must be enough blocks for load balance. Cores are not equally fast, so a thread that has finished
-  // its own blocks continues with blocks of other threads.
+  // There must be enough blocks to balance the load. Cores are not equally fast, so a thread without blocks
+  // of its own left continues with blocks of other threads.
   const i64 enough = threads == 1 ? 1 : 4 * threads, many = threads == 1 ? 1 : 6 * threads;
   if (p.shared_b) {
     if (p.row_blocks < enough)
@@ -94,15 +95,15 @@ Plan plan_for(const Gemm& g, int threads) {
   if (p.panel_b) p.shared_b = false;
   const i64 rows = ceil_div(g.m, p.row_blocks),
             columns = at_most(p.pass, (ceil_div(p.pass / N, p.column_blocks)) * N);
-  // Each block packs its rows of A again. That is faster for many columns, or if rows of A would collide in
-  // the cache, or if they come from memory without prefetching.
+  // Packing A for each block is faster in three cases. C has many columns, rows of A map to the same cache
+  // sets, or the hardware prefetcher does not detect the reads of A.
   const i64 a_stride = g.a.col == 1 ? g.a.row : g.a.col;
   const bool rows_collide = a_stride * static_cast<i64>(sizeof(T)) % 2048 == 0;
   const bool unasked = !asks_ahead && g.a.row == 1 && g.m * g.k * static_cast<i64>(sizeof(T)) > (512 << 10);
   p.pack_a = !native || (g.a.col != 1 && g.a.row != 1) ||
              (columns > 4 * N && (rows_collide || unasked || columns >= 512));
-  // Rows along k are copied unchanged. The micro-kernel reads them as fast as chunks, and chunks would have
-  // to be transposed.
+  // Rows that are contiguous along k are copied unchanged. Chunks would need a transposition, and the
+  // micro-kernel reads rows as fast as chunks.
   p.copy_a = TG_VECTOR_BYTES == 32 && p.pack_a && g.a.col == 1;
   p.a_elements = !p.pack_a ? 0 : rows * (p.copy_a ? row_length<T>(k_longest) : k_longest);
   p.b_elements = !p.pack_b ? 0 : p.panel_b ? N * k_longest : (p.shared_b ? p.pass : columns) * p.k;
@@ -113,7 +114,8 @@ Plan plan_for(const Gemm& g, int threads) {
 template <class T>
 inline constexpr bool may_be_pairs = has_pairs && sizeof(T) == 4;
 
-// Packs A[i0:i1, k0:k1] into chunks or rows, and B[k0:k1, j0:j1] into panels. k0 and k1 count as in Plan::k.
+// Packs A[i0:i1, k0:k1] into chunks or rows, and B[k0:k1, j0:j1] into panels. k0 and k1 have the units of
+// Plan::k.
 template <class T>
 Left<T> pack_a(const Gemm& g, const Plan& p, i64 item, i64 i0, i64 i1, i64 k0, i64 k1, T* to) {
   if constexpr (may_be_pairs<T>)
@@ -143,8 +145,8 @@ void pack_b(const Gemm& g, [[maybe_unused]] const Plan& p, i64 item, i64 k0, i64
   });
 }
 
-// Computes the block C[i0:i1, j0:j1]. packed: B, starting at column j0, chunk by chunk of k, each `columns`
-// wide, or null. panel: memory for a packed panel, with panel_b.
+// Computes the block C[i0:i1, j0:j1]. `packed` is null or the packed B, which starts at column j0. It has one
+// part of `columns` columns per chunk of k. `panel` is memory for one packed panel, if panel_b is set.
 template <class T>
 void block(const Gemm& g, const Plan& p, i64 item, i64 i0, i64 i1, i64 j0, i64 j1, const T* packed,
            i64 columns, i64 skip, T* scratch_a, T* own, T* panel) {
@@ -266,8 +268,8 @@ void describe(const Gemm& g, int threads, char* text, std::size_t size) {
                              : "packed by each block");
 }
 
-// Converts many batch items that share B and have one row each, such as one token of each sequence, to rows
-// of one GEMM.
+// Converts batch items to rows of one GEMM. The items share B and have one row each, such as one token per
+// sequence.
 Gemm with_items_as_rows(Gemm g) {
   for (int i = 0; g.m == 1 && i < g.batch_rank; ++i) {
     if (g.batch[i] == 1 || g.b.batch_strides[i] != 0) continue;
@@ -277,9 +279,10 @@ Gemm with_items_as_rows(Gemm g) {
   return g;
 }
 
-// Returns the GEMM or its transpose, whichever is faster. The additions are the same.
+// Returns the GEMM or its transpose, whichever is faster. Both make the same additions.
 Gemm oriented(const Gemm& g) {
-  // Few rows on tiles: a transposed weight is copied without transposing if it is the left operand.
+  // For few rows on tiles, a transposed weight is better as the left operand, because packing then does not
+  // transpose it.
   if (g.batch_invariant && is_for_tiles(g) && g.b.row == 1 && g.m <= 16 && g.m < g.n) return swapped(g);
   return normalised(g);
 }

@@ -20,10 +20,11 @@ struct Gemm {
 
   DType type = DType::f32;        // of A and B: f32, f64 (computed in f64), bf16 or f16 (computed in f32)
   DType out_type = DType::f32;    // type of C and D: `type`, or f32 for 16-bit inputs; rounded once
-  Bf16Unit bf16 = Bf16Unit::f32;  // must exist on the processor; instruction sets without it use f32
+  Bf16Unit bf16 = Bf16Unit::f32;  // the processor must have it; instruction sets without it use f32
   std::int64_t m = 0, n = 0, k = 0;
-  // The summation order for an element of C depends on k, the types and the layout of B, not on m or on the
-  // layouts of A, C and D. A row's result is therefore bitwise identical in any GEMM.
+  // The summation order of an element of C depends only on k, the types and the layout of B. It does not
+  // depend on m or on the layouts of A, C and D. A row of C is therefore bitwise identical in any GEMM with
+  // the same B.
   bool batch_invariant = false;
   int batch_rank = 0;
   std::int64_t batch[max_batch_rank] = {};
@@ -34,12 +35,13 @@ struct Gemm {
 
 namespace TG_ISA {
 
-// Depends on shapes, strides, types and on which of the pointers are null, never on the data.
+// Returns the scratch sizes. They depend on shapes, strides, types and on which pointers are null, but not on
+// the data.
 Scratch gemm_scratch(const Gemm& g, int threads);
 
-// Every thread of the team calls it. A barrier must follow before C is read. The result does not depend on
-// the number of threads. If m, n or batch is 0, it does nothing. If k = 0, the result is D or zeros. A and B
-// may alias each other, but not C.
+// Every thread of the team calls this function. A barrier must follow before C is read. The result does not
+// depend on the number of threads. If m, n or batch is 0, it does nothing. If k = 0, the result is D or
+// zeros. A and B may alias each other, but not C.
 void gemm(const Gemm& g, Worker& worker);
 
 // Describes how gemm computes the result, for Kernel::choice.

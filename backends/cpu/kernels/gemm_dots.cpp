@@ -1,6 +1,7 @@
-// GEMM by dot products. A part processes a range of columns of C and iterates over its rows in small groups,
-// so that the columns of B are read from memory once. An element is the sum of the lanes of a vector, which
-// accumulates the vectors along k in order. The additions are therefore the same in any group or range.
+// GEMM by dot products. A part of the work is a range of columns of C. It iterates over the rows of C in
+// small groups, so the columns of B are read from memory once. A vector accumulates the products along k in
+// order, and the sum of its lanes is an element of C. The additions are therefore the same in any group or
+// range.
 #include <cstdio>
 
 #include "backends/cpu/kernels/gemm_parts.h"
@@ -18,8 +19,8 @@ constexpr i64 chunk_bytes = piece_size(2048, 256);  // size of a row's chunk; a 
 constexpr i64 chunks_together = piece_size(32, 2);
 constexpr i64 many_rows = 4 * group_rows;  // rows that share the cost of copying a range of B
 
-// The size of the tile whose sums are in registers. If registers are left, the next tile begins while the
-// lanes of this one are summed.
+// The number of rows of a tile. The sums of a tile are in registers. If registers are left, the next tile
+// begins while the lanes of this tile are summed.
 constexpr int tile_rows = 4;
 constexpr int most_columns_at_once = 4;
 constexpr int columns_at_once(int rows) {
@@ -34,8 +35,8 @@ bool ends_with_tile(i64 rows, i64 columns) {
   return at_once != 3 && columns % at_once == 0;  // three sums are stored as four
 }
 
-// Adds pairs of lanes whose numbers differ only in bit `half`. Lanes with that bit contain the sums of b,
-// other lanes the sums of a.
+// Adds pairs of lanes. The lane numbers of a pair differ only in bit `half`. Result lanes with this bit
+// contain the sums of b, other lanes the sums of a.
 template <int half, class V, int... lane>
 TG_INLINE V add_halves(V a, V b, std::integer_sequence<int, lane...>) {
   constexpr int W = sizeof...(lane);
@@ -82,8 +83,8 @@ TG_INLINE void reduce_tile(V* v, T* to, i64 ld) {
   if constexpr (count > N) reduce_tile<J, count - N, first + N>(v + N, to, ld);
 }
 
-// The part of the rows along k that a call of `dots` processes. `kept` [columns][M] passes the lanes' sums
-// from part to part. It is not read by the first part and not written by the last.
+// The part of k that a call of `dots` processes. `kept` [columns][M] passes the sums of the lanes from part
+// to part. The first part does not read it, and the last part does not write it.
 template <class V>
 struct Chunk {
   i64 k;
@@ -91,7 +92,7 @@ struct Chunk {
   V* kept;
 };
 
-// to[i·ld + j] = Σ_p a(i, p)·b(p, j) for M rows and the J columns at `column`. Their lanes' sums are in
+// to[i·ld + j] = Σ_p a(i, p)·b(p, j) for M rows and the J columns at `column`. The sums of the lanes are in
 // `kept`, with stride `kept_col`.
 template <class E, int M, int J, int kept_col>
 TG_INLINE void dots_tile(const Chunk<typename E::V>& chunk, const typename E::Storage* a, i64 a_row,
@@ -162,7 +163,7 @@ constexpr auto dots_of_rows(i64 rows, std::integer_sequence<int, i...>) {
   return of[rows - 1];
 }
 
-// C^T = B^T·A^T if C has fewer columns than rows and they fit in a group.
+// Returns C^T = B^T·A^T if C has fewer columns than rows, and the columns fit in a group.
 Gemm with_few_rows(const Gemm& g) {
   return g.n < g.m && g.n <= few_rows && g.a.col == 1 ? swapped(g) : g;
 }
@@ -170,13 +171,13 @@ Gemm with_few_rows(const Gemm& g) {
 // How the work is divided, and which operands are copied. Results do not depend on the plan.
 struct DotPlan {
   i64 batches, span, spans, row_blocks;
-  bool pairs, widen;    // multiply pairs of bf16; copy 16-bit operands in the compute type
-  bool copy_a, copy_b;  // one chunk of a group's rows, or of a range's columns, at a time
+  bool pairs, widen;    // multiply pairs of bf16; convert copies of 16-bit operands
+  bool copy_a, copy_b;  // copy a chunk of a group's rows, or of a range's columns
   i64 chunks;           // number of chunks of k
   i64 chunk;            // elements; the last chunk has fewer than twice this number
 
   DotPlan(const Gemm& g, int threads) : batches(batches_of(g)), pairs(is_pairs(g)) {
-    // If there are many rows, A is read again for each range, from beyond L2 if it is large.
+    // If there are many rows, each range reads A again. A large A is not in L2.
     const i64 enough = 4 * threads;
     const bool wide = g.m >= many_rows && batches * g.n >= enough * most_columns;
     span = at_least(8, at_most(wide ? most_columns : few_columns, span_elements / g.k));
@@ -186,7 +187,7 @@ struct DotPlan {
     widen = !pairs && size_of(g.type) == 2 && g.m > group_rows;
     chunk = chunk_bytes / (pairs ? 2 : g.type == DType::f64 ? 8 : 4);
     chunks = at_least(1, g.k / chunk);
-    // Chunks of rows at a distance of a power of two would evict each other from L1.
+    // If the row stride is a power of two, chunks of different rows evict each other from L1.
     const bool rows_collide = g.a.row * static_cast<i64>(size_of(g.type)) % 2048 == 0;
     copy_b = widen || (g.m >= many_rows && chunks > 1);
     copy_a = copy_b || g.a.col != 1 || (g.m > group_rows && chunks > 1 && rows_collide);
@@ -243,7 +244,7 @@ void run(const Gemm& g, const DotPlan& plan, Worker& w) {
     for (i64 group = 0; group < groups; ++group) {
       const i64 i0 = first + group * rows / groups, count = first + (group + 1) * rows / groups - i0;
       const S* const from_a = element<T, S>(g, g.a, item, i0, 0);
-      // Sums are written directly to C if they need no further processing and no tile exceeds the last
+      // Sums are written directly to C if they need no further processing and no tile extends beyond the last
       // column.
       T own[group_rows * own_columns], *sums = own;
       i64 row = own_columns;
@@ -251,8 +252,8 @@ void run(const Gemm& g, const DotPlan& plan, Worker& w) {
         sums = const_cast<T*>(element<T, T>(g, g.c, item, i0, j0)), row = g.c.row;
       V kept[own_columns * group_rows], total[own_columns * group_rows];
       for (i64 q = 0; q < plan.chunks; ++q) {
-        // After every chunks_together chunks, the sums restart at zero. The last chunk starts with the total
-        // of all previous chunks.
+        // After every `chunks_together` chunks, the sums restart at zero. The last chunk starts with the
+        // total of all previous chunks.
         const bool is_last = q + 1 == plan.chunks;
         if (plan.chunks > chunks_together && q > 0 && (is_last || q % chunks_together == 0))
           for (i64 i = 0; i < columns * count; ++i) {

@@ -17,20 +17,20 @@ struct GemmCase {
   void (*choice)(const Gemm& g, int threads, char* text, std::size_t size);
 };
 
-// GEMMs with both operands contiguous along k, such as x times a transposed weight, as dot products of
-// vectors without transposing. They are used for few rows or columns. With Gemm::batch_invariant they are
-// used for any number of rows, so that few and many rows have the same summation order. The condition then
-// does not depend on m.
+// Whether a GEMM is computed as dot products of vectors, without a transposition. Both operands must be
+// contiguous along k, as in x times a transposed weight. Dot products are used for few rows or columns. With
+// Gemm::batch_invariant, they are used for any number of rows, so that few and many rows have the same
+// summation order. The condition then does not depend on m.
 bool is_dots(const Gemm& g);
 extern const GemmCase gemm_dots;
 
-// GEMMs of a few rows with a 16-bit matrix that is contiguous along n, such as absorbed attention with
-// kv_b_proj. The matrix is read and converted in place instead of being packed first. Results are bitwise
-// identical to the packed GEMM, which is used for more rows.
+// Whether a GEMM of a few rows reads and converts B in place instead of packing it. B is a 16-bit matrix that
+// is contiguous along n, such as kv_b_proj in absorbed attention. Results are bitwise identical to the packed
+// GEMM, which is used for more rows.
 bool is_rows(const Gemm& g);
 extern const GemmCase gemm_rows;
 
-// GEMMs of bf16 pairs, and of bf16 on AMX tiles.
+// Whether a GEMM multiplies bf16 pairs, and whether it multiplies bf16 on AMX tiles.
 inline bool is_pairs(const Gemm& g) {
   return has_pairs && g.type == DType::bf16 && g.bf16 == Bf16Unit::pairs;
 }
@@ -42,9 +42,10 @@ inline bool is_for_tiles([[maybe_unused]] const Gemm& g) {
 #endif
 }
 
-// Returns the number of consecutive parts of k. The summation of an element is split there.
+// Returns the number of consecutive chunks into which k is divided. The sum of an element of C is split in
+// the same way.
 inline i64 k_chunks(i64 k) {
-  // A chunk of 14 rows: 21 KiB of L1. A panel of B: 48 KiB, which passes from L2 through L1.
+  // A chunk of 14 rows has 21 KiB in L1. A panel of B has 48 KiB and passes from L2 through L1.
   constexpr i64 k_block = piece_size(384, 32);
   return at_least(1, ceil_div(k, k_block));
 }
@@ -63,7 +64,7 @@ inline Gemm swapped(Gemm g) {
   return g;
 }
 
-// A C with unit row stride is a C^T with unit column stride.
+// Transposes the GEMM if C has unit row stride. C^T then has unit column stride.
 inline Gemm normalised(const Gemm& g) {
   return g.c.col == 1 || g.c.row != 1 ? g : swapped(g);
 }

@@ -16,7 +16,7 @@ constexpr int vectors_at_once(int rows) {
   return rows <= (many ? 3 : 1) ? 8 : rows <= (many ? 6 : 2) ? 4 : 2;
 }
 
-// Numbers and Pairs that are read from rows of B in place.
+// As Numbers and Pairs, but read from rows of B in place.
 template <class S>
 struct HalfNumbers : Numbers<S> {
   static TG_INLINE F32 read(const S* p, i64, bool) { return load(p); }
@@ -61,7 +61,7 @@ void row_block(i64 k, const float* a, const typename E::Storage* b, i64 row, flo
     }
 }
 
-// Computes whole pairs of vectors of columns, and returns the number of these columns.
+// Computes as many whole pairs of vectors of columns as possible. Returns the number of computed columns.
 template <class E, int M>
 i64 row_blocks(i64 k, const float* a, const typename E::Storage* b, i64 row, i64 n, float* c, i64 ldc,
                bool adds) {

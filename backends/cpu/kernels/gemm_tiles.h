@@ -2,9 +2,10 @@
 // uses AMX, and the tests use a plain model. Unit::multiply<C, A, B>() adds the product of tile A (16
 // rows × 16 pairs of bf16 along k) and tile B (16 pairs × 16 columns) to tile C (16×16 f32).
 //
-// A 32×32 block of C stays in four tiles during a chunk of k. A panel (32 columns of B) is multiplied by the
-// groups (32 rows of A) of a row block, both from L2. Between chunks the accumulators are stored in f32. Each
-// element is therefore summed over k in order, however the work is divided.
+// A 32×32 block of C stays in four tiles during a chunk of k. A panel is 32 columns of B, and a group is 32
+// rows of A. Each panel is multiplied by all groups of a row block, and both operands are in L2. Between
+// chunks the accumulators are stored in f32. Each element is therefore summed over k in the same order for
+// every division of the work.
 #pragma once
 
 #include "backends/cpu/kernels/gemm_parts.h"
@@ -18,7 +19,7 @@ struct TilePlan {
   i64 chunk, depth;               // maximum steps in a chunk; maximum steps of A packed at a time
   i64 pass;                       // panels of B packed at a time
   i64 row_blocks, column_blocks;  // number of row blocks; of column blocks in a pass
-  bool shared_b;                  // packed by all threads together, or by each thread for its column block
+  bool shared_b;                  // all threads pack B together; otherwise each its columns
 
   i64 group_start(i64 block) const { return block * groups / row_blocks; }
   i64 panel_start(i64 first, i64 count, i64 block) const { return first + block * count / column_blocks; }
@@ -32,9 +33,9 @@ struct TilePlan {
   i64 b_floats() const { return (shared_b ? pass : most_panels()) * steps * block_floats; }
 };
 
-// Chooses how to divide the work by a rough estimate of cycles.
+// Chooses a division of the work. Compares rough estimates of cycles.
 inline TilePlan plan_tiles(const Gemm& g, int threads) {
-  // The steps of a chunk are 64 KiB of a panel and 64 KiB of a group, which L2 provides fast enough.
+  // A chunk contains 64 KiB of a panel and 64 KiB of a group. L2 provides these fast enough.
   constexpr i64 chunk = piece_size(32, 2);
   constexpr i64 deepest = piece_size(64, 4);                                   // steps of A packed at a time
   constexpr i64 a_blocks = piece_size(512, 8);                                 // blocks of 2 KiB, half of L2
@@ -93,8 +94,8 @@ inline Scratch tiles_scratch(const Gemm& g, int threads) {
           static_cast<std::size_t>(p.shared_b ? p.b_floats() : 0) * sizeof(float)};
 }
 
-// Calls f(i, s) for i < lines and s < steps. The inner loop is over steps if the steps of a line are
-// consecutive in memory. Otherwise it is over lines, whose elements of one step are consecutive.
+// Calls f(i, s) for i < lines and s < steps. If the steps of a line are consecutive in memory, the inner loop
+// is over steps. Otherwise the elements of one step are consecutive, and the inner loop is over lines.
 template <class F>
 void in_order_of(bool along, i64 lines, i64 steps, F f) {
   if (along) {
@@ -106,14 +107,14 @@ void in_order_of(bool along, i64 lines, i64 steps, F f) {
   }
 }
 
-// to = from + A·B for a block of C [32][32] whose rows have a stride of `ld` floats. R×C of its tiles are
-// computed. `from` null: 0. In each step, `ahead` bytes are prefetched into L2, starting at `next`.
+// to = from + A·B for a block of C [32][32] with a row stride of `ld` floats. Only R×C tiles of the block are
+// computed. A null `from` means 0. Each step prefetches `ahead` bytes into L2, starting at `next`.
 template <class Unit, int R, int C>
 void multiply_block(i64 steps, const float* a, const float* b, const float* from, float* to, i64 ld,
                     const char* next, i64 ahead) {
   constexpr i64 line = 64;
   const i64 row = ld * static_cast<i64>(sizeof(float));
-  // Calls f(its number as a constant, its offset) for each tile of C.
+  // Calls f(number of the tile as a constant, offset of the tile) for each tile of C.
   const auto each_tile = [ld](auto f) __attribute__((always_inline)) {
     each_constant<2 * R>([&](auto i) {
       constexpr i64 row = i / 2 * 16, column = i % 2 * 16;
@@ -142,7 +143,7 @@ void multiply_block(i64 steps, const float* a, const float* b, const float* from
   each_tile([&](auto i, i64 at) { Unit::template store<i>(to + at, row); });
 }
 
-// Returns multiply_block for a block in which this many rows and columns are needed.
+// Returns the instance of multiply_block for a block with this number of needed rows and columns.
 template <class Unit>
 auto block_multiplier(i64 rows, i64 columns) {
   const bool tall = rows > 16, wide = columns > 16;
@@ -150,7 +151,8 @@ auto block_multiplier(i64 rows, i64 columns) {
               : (wide ? multiply_block<Unit, 1, 2> : multiply_block<Unit, 1, 1>);
 }
 
-// Writes rows by columns of C, starting at (row, column): block [32][32] + D, rounded to the storage type.
+// Writes block [32][32] + D, rounded to the storage type, to `rows` × `columns` elements of C, starting at
+// (row, column).
 template <class Unit>
 void finish_block(const Gemm& g, i64 item, i64 row, i64 rows, i64 column, i64 columns, const float* block) {
   const bool plain = g.out_type == DType::bf16 && g.c.col == 1 && !g.d.data && columns == block_side;
@@ -159,8 +161,8 @@ void finish_block(const Gemm& g, i64 item, i64 row, i64 rows, i64 column, i64 co
   for (i64 r = 0; r < rows; ++r, c += g.c.row) Unit::round_row(c, block + r * block_side);
 }
 
-// Computes groups [i0, i1) by panels [j0, j1) of C. b: the packed panels, starting at j0, each with [steps]
-// blocks.
+// Computes the blocks of C for groups [i0, i1) and panels [j0, j1). `b` contains the packed panels, starting
+// at j0. Each panel has [steps] blocks.
 template <class Unit>
 void tiles_block(const Gemm& g, const TilePlan& p, i64 item, i64 i0, i64 i1, i64 j0, i64 j1, const float* b,
                  float* scratch) {

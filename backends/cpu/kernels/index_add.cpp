@@ -1,7 +1,6 @@
 // index_add: out = x, then out[p, indices[j], q] += src[p, j, q] for every j, where p, j and q stand for any
-// number of axes each. The indices are sorted first, so that one thread at a time sums each slice of out in
-// the compute type, in the order of j. Results are bitwise identical for any number of threads and are
-// rounded once.
+// number of axes each. The indices are sorted first. One thread then sums a slice of `out` in the order of j.
+// Sums are in the compute type and are rounded once. Results are bitwise identical for any number of threads.
 #include "backends/cpu/kernels/strided.h"
 #include "ops/index.h"
 
@@ -18,7 +17,7 @@ constexpr i64 together = piece_size(4096, 16);
 // The indices in ascending order, by a stable counting sort.
 struct Sorted {
   i64 *position, *index;  // [count]: the original position of an index, and the index
-  i64* first;  // [size + 1]: the first position of each index in the two arrays; `count` at the end
+  i64* first;             // [size + 1]: first position of each index; `count` at the end
 
   Sorted(std::byte* memory, i64 indices)
       : position(reinterpret_cast<i64*>(memory)), index(position + indices), first(index + indices) {}
@@ -45,8 +44,8 @@ struct Sorted {
   }
 };
 
-// Sums for a range of sorted indices [begin, end) and n elements of their slices. `out` and `src` point to
-// the first element. Steps are in bytes.
+// The sums for a range [begin, end) of the sorted indices and n elements of each slice. `out` and `src` point
+// to the first element. Steps are in bytes.
 template <class C>
 struct Sum {
   using Whole = std::conditional_t<std::is_same_v<C, float>, double, C>;
@@ -91,11 +90,11 @@ template <class C>
 void add_all(Worker& w, const Call& call) {
   const Arg &x = call.in[0], &indices = call.in[1], &src = call.in[2], &out = call.out[0];
   const int axis = static_cast<int>(call.attrs->as<AxisAttrs>().axis), rank = x.layout.rank();
-  // Axis a of x is axis a + more of src if it follows the indexed axis.
+  // For axes a after the indexed axis, axis a of x is axis a + more of src.
   const int more = indices.layout.rank() - 1;
   const i64 size = static_cast<i64>(size_of(x.dtype));
-  // The run is x's last axis that is not indexed. The counter iterates over all other axes except the indexed
-  // one.
+  // The run is the last axis of x that is not indexed. The counter iterates over the remaining axes, without
+  // the indexed one.
   const int run = rank == 1 ? -1 : axis == rank - 1 ? rank - 2 : rank - 1;
   AxisList walked;  // `in`: of src, `out`: of out, in bytes
   for (int a = 0; a < rank; ++a)

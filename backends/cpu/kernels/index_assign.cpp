@@ -1,6 +1,7 @@
 // index_assign: out = x, then out[p, indices[j], q] = src[p, j, q] for every j whose index is not −1, where
-// p, j and q stand for any number of axes each. A thread processes some of p and q and all of j, in order. So
-// of several equal indices, the last one wins. The tensors of a list are processed one after another.
+// p, j and q stand for any number of axes each. A thread processes some of p and q, and all j in order. If
+// indices are equal, the last one therefore determines the result. The tensors of a list are processed one
+// after another.
 #include "backends/cpu/kernels/strided.h"
 #include "ops/index.h"
 
@@ -11,10 +12,11 @@ namespace {
 void assign(Worker& w, const Arg& x, const Arg& indices, const Arg& src, const Arg& out, int axis) {
   if (src.layout.numel() == 0) return;
   const int rank = x.layout.rank();
-  // Axis a of x is axis a + more of src if it follows the indexed axis.
+  // For axes a after the indexed axis, axis a of x is axis a + more of src.
   const int more = indices.layout.rank() - 1;
   const i64 size = static_cast<i64>(size_of(x.dtype)), step = out.layout.strides[axis] * size;
-  // Axes p and j. `in`: strides in src. `out`: strides in out or in indices. All are in bytes.
+  // Axes p and j. `in` is the stride in src. `out` is the stride in `out` (axes p) or in the indices (axes
+  // j). All strides are in bytes.
   const AxisList before = axes_of(src.layout, 0, axis, size, &out.layout, 0, size);
   const AxisList indexed = axes_of(src.layout, axis, axis + more + 1, size, &indices.layout, 0,
                                    static_cast<i64>(size_of(indices.dtype)));

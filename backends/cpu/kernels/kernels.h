@@ -1,5 +1,5 @@
-// Included by every file of CPU kernels: the interface of a kernel, and declarations that the files of an
-// instruction set share.
+// Every file of CPU kernels includes this header. It has the interface of a kernel, and declarations that the
+// files of an instruction set share.
 #pragma once
 
 #include <type_traits>

@@ -1,5 +1,5 @@
 // linear_cross_entropy (formulas: ops/linear_cross_entropy.cpp). The logits x·w are stored in the memory of
-// G. Then each of their rows is overwritten by its row of G while it is in the cache: c = ξ.
+// G. Then each row of logits is overwritten by the row of G while it is in the cache. This kernel uses c = ξ.
 #include "ops/cross_entropy.h"
 
 #include "backends/cpu/kernels/online.h"
@@ -10,7 +10,7 @@ extern const Kernel matmul_kernel;
 
 namespace {
 
-// The GEMM that the call begins with.
+// The GEMM that computes the logits.
 Call product_of(const Call& call) {
   return {call.in.first(2), call.out.subspan(2, 1), nullptr, nullptr, call.batch_invariant};
 }

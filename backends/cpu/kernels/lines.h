@@ -1,6 +1,6 @@
-// Work along one axis: a tensor's lines in the direction of the axis. Lines along the innermost axis are
-// processed one at a time. Otherwise adjacent lines form a group, so that memory is read in whole cache
-// lines.
+// Work along one axis of a tensor. A line consists of the elements along that axis. Lines along the innermost
+// axis are processed one at a time. For any other axis, adjacent lines form a group, so that memory is read
+// in whole cache lines.
 #pragma once
 
 #include "backends/cpu/kernels/kernels.h"
@@ -8,10 +8,10 @@
 namespace tg::cpu::TG_ISA {
 
 struct Lines {
-  const Layout* shape;  // of the tensor
-  int axis, run = -1;   // run: the axis of adjacent lines, or -1 if lines are processed one at a time
-  i64 length;           // of a line
-  i64 width = 1;        // lines in a group; the last group of a run may have fewer
+  const Layout* shape;           // of the tensor
+  int axis, run = -1;            // run: the axis of adjacent lines; -1: no groups
+  i64 length;                    // of a line
+  i64 width = 1;                 // lines in a group; the last group of a run may have fewer
   i64 along_run = 1, count = 1;  // number of groups
 
   Lines(const Layout& l, int axis, i64 widest) : shape(&l), axis(axis), length(l.shape[axis]) {
@@ -25,8 +25,8 @@ struct Lines {
       if (a != axis) count *= a == run ? along_run : l.shape[a];
   }
 
-  // Calls f(a, i) with the group's index i on each axis a except `axis`. On `run`, it is the index of its
-  // first line.
+  // Calls f(a, i) for each axis a except `axis`, where i is the index of the group on axis a. On `run`, i is
+  // the index of the group's first line.
   template <class F>
   TG_INLINE void for_index(i64 group, F f) const {
     if (run >= 0) f(run, group % along_run * width);
@@ -51,7 +51,7 @@ struct Lines {
   }
   i64 run_step(const Layout& l) const { return run < 0 ? 1 : l.strides[run]; }
 
-  // Hands out groups to the team, several at a time if lines are short. It counts as one each().
+  // Hands out groups to the team, several at a time if lines are short. This counts as one call of each().
   template <class F>
   void each(Worker& w, F&& f) const {
     const i64 at_once = 1 + piece_size(1 << 13, 64) / (length * width + 1);

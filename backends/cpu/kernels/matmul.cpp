@@ -1,5 +1,5 @@
 // matmul: C = A·B, or A·B + D, for operands with any strides; broadcast axes have stride 0. matmul_in_units
-// splits only k: the results of at least a unit of rows are bitwise identical in any GEMM.
+// splits only k, because GEMMs with at least a unit of rows give bitwise identical rows.
 #include "backends/cpu/kernels/gemm.h"
 #include "backends/cpu/kernels/kernels.h"
 #include "ops/matmul_in_units.h"
@@ -8,7 +8,7 @@ namespace tg::cpu::TG_ISA {
 
 namespace {
 
-// x [..., rows, columns] as an operand of the GEMM, whose leading axes are `batch`.
+// x [..., rows, columns] as an operand of the GEMM. The leading axes of the GEMM are `batch`.
 Gemm::Matrix operand(const Arg& x, const Shape& out) {
   const Layout& l = x.layout;
   const int rank = l.rank(), extra = out.size() - rank;

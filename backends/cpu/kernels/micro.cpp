@@ -7,16 +7,15 @@ template <class T>
 using Kernel = void (*)(i64 k, const T* a, i64 a_row, i64 a_col, const T* b, i64 ldb, T* c, i64 ldc,
                         const T* d, i64 ldd, int tail, const char* next, i64 step);
 
-// Computes one tile of M rows and N vectors. The last vector has `tail` columns. If Partial, reads of the
-// last vector of B must not exceed these columns.
+// Computes one tile of M rows and N vectors. The last vector has `tail` columns. If Partial is true, the code
+// must not read B beyond these columns.
 template <class E, int M, int N, bool Partial, class T = typename E::T>
 void kernel(i64 k, const T* a, i64 a_row, i64 a_col, const T* b, i64 ldb, T* c, i64 ldc, const T* d, i64 ldd,
             int tail, const char* next, i64 step) {
   using V = typename E::V;
   constexpr int W = lanes<V>;
   V sum[M][N] = {};
-  const T*
-      row[(M + 2) / 3];  // every third row has a pointer: rows between are at one and two strides from it
+  const T* row[(M + 2) / 3];  // every third row has a pointer; two more follow at one and two strides
 #pragma GCC unroll 8
   for (int i = 0; i < (M + 2) / 3; ++i) row[i] = a + 3 * i * a_row;
 #pragma GCC unroll 16
@@ -60,8 +59,8 @@ void kernel(i64 k, const T* a, i64 a_row, i64 a_col, const T* b, i64 ldb, T* c, 
   }
 }
 
-// With few rows, more columns fit in registers. Returns the number of vectors that keeps enough independent
-// sums in flight.
+// Returns the number of vectors of columns. With few rows, more columns fit in registers, so that enough
+// independent sums are in flight.
 constexpr int wide(int rows) {
   constexpr bool many = TG_VECTOR_BYTES == 64;  // registers
   return rows <= (many ? 3 : 1) ? 8 : rows <= (many ? 6 : 3) ? 4 : 2;
@@ -100,7 +99,7 @@ void run_tiles(i64 m, i64 n, i64 k, Left<T> a, Right<T> b, T* c, i64 ldc, const 
                                               : (partial ? K::one_partial : K::one);
     const T* bj = packed_b ? b.data + j * k : b.data + j;
     const i64 ldb = packed_b ? 2 * W : b.ld;
-    // While consecutive chunks of A use this panel of B, the next panel is prefetched from the outer caches.
+    // While the chunks of A use this panel of B, the next panel is prefetched from the outer caches.
     const i64 panel = 2 * W * static_cast<i64>(sizeof(T));
     const i64 step = packed_b && j + columns < n ? panel / chunks.count : 0;
     const char* next = reinterpret_cast<const char*>(step ? bj + 2 * W * k : bj);

@@ -6,8 +6,8 @@
 
 namespace tg::cpu::TG_ISA {
 
-// The units for bf16 that this instruction set may use if the processor has them. This instruction set is
-// compiled without the units' instructions, so they are inline assembly.
+// The bf16 units that this instruction set may use if the processor has them. The compiler may not generate
+// the instructions of these units, so they are inline assembly.
 #if TG_VECTOR_BYTES == 64 && defined(__GNUC__) && !defined(__clang__)
 inline constexpr bool has_pairs = true;
 #if defined(__linux__)
@@ -23,7 +23,7 @@ struct Numbers {
   using Storage = S;
   using T = compute_t<S>;
   using V = vector_t<S>;
-  static constexpr int depth = 1, width = lanes<V>;  // elements of a lane; of a vector
+  static constexpr int depth = 1, width = lanes<V>;  // elements per lane; per vector
   static TG_INLINE V read(const S* p) { return load(p); }
   static TG_INLINE V read_some(const S* p, int n) { return load_partial(p, n); }
   static TG_INLINE V broadcast(const T* p) { return splat<V>(*p); }
@@ -46,7 +46,7 @@ struct Pairs {
     for (int i = 0; i < n; ++i) all[i] = p[i];
     return read(all);
   }
-  static TG_INLINE F32 broadcast(const float* p) {  // moved as the integer that represents it
+  static TG_INLINE F32 broadcast(const float* p) {  // copies the bits as an integer
     std::uint32_t bits;
     __builtin_memcpy(&bits, p, sizeof bits);
     return bits_as<F32>(splat<U32>(bits));
@@ -69,13 +69,13 @@ struct Tile {
   static constexpr int columns = 2 * width;
 };
 
-// Whether the micro-kernel prefetches elements of direct operands. If a step of p skips a long row, the
-// hardware prefetcher does not detect the accesses. On AVX2, the twelve FMAs of a tile take as long as
-// fetching their instructions, so prefetches cost more than they save.
+// Whether the micro-kernel prefetches elements of direct operands. If each step of p skips a long row, the
+// hardware prefetcher does not detect the accesses. On AVX2, the twelve FMAs of a tile take as long as the
+// instruction fetch, so prefetches cost more than they save.
 inline constexpr bool asks_ahead = TG_VECTOR_BYTES != 32;
 
-// m rows split into the fewest chunks of at most Tile::rows, with sizes as equal as possible. Chunk i is
-// [start(i), start(i + 1)).
+// Splits m rows into the smallest number of chunks of at most Tile::rows. Sizes are as equal as possible.
+// Chunk i is [start(i), start(i + 1)).
 template <class T>
 struct RowChunks {
   explicit RowChunks(i64 rows) : m(rows), count((rows + Tile<T>::rows - 1) / Tile<T>::rows) {}
@@ -103,10 +103,9 @@ struct Right {  // B[k×n]
   Form form = Form::direct;
 };
 
-// C[m×n] = A[m×k]·B[k×n] + D with C(i, j) = c[i·ldc + j] and D(i, j) = d[i·ldd + j]. D may be C
-// (accumulates), a row with ldd = 0, or null (none). Each element starts at 0, accumulates FMAs in the order
-// p = 0 … k-1 and then adds D, whatever tile it belongs to. If k = 0, the result is D or zeros. T: float or
-// double.
+// C[m×n] = A[m×k]·B[k×n] + D with C(i, j) = c[i·ldc + j] and D(i, j) = d[i·ldd + j]. D may be C, a row with
+// ldd = 0, or null. If D is C, the GEMM accumulates. In every tile, an element starts at 0, accumulates FMAs
+// in the order p = 0 … k-1 and then adds D. If k = 0, the result is D or zeros. T is float or double.
 template <class T>
 void multiply(i64 m, i64 n, i64 k, Left<T> a, Right<T> b, T* c, i64 ldc, const T* d, i64 ldd);
 

@@ -1,7 +1,7 @@
 // layer_norm and rms_norm over the last axis, forward and backward (formulas: ops/norm.cpp). A row is read
 // from memory once and stays in the L1 cache during its two or three passes. The gradients of weight and bias
-// are sums over rows, in two phases: first for each range of rows of fixed size, then over the ranges in
-// order.
+// are sums over rows. Rows are divided into ranges of fixed size. The first phase sums the rows of each
+// range, and the second phase sums the ranges in order.
 #include "ops/norm.h"
 
 #include "backends/cpu/kernels/rows.h"
@@ -53,7 +53,7 @@ constexpr i64 columns_at_once = piece_size(256, 32);
 // Number of rows that are summed before their sum is added to the total. This bounds the rounding error.
 constexpr i64 rows_at_once = piece_size(128, 4);
 
-// Number of row ranges whose contributions to z_weight and z_bias are summed separately.
+// Number of row ranges with separate sums for z_weight and z_bias.
 i64 stretches(i64 rows, i64 n) {
   i64 s = rows * n / 8192 < rows / 8 ? rows * n / 8192 : rows / 8;
   return s < 1 ? 1 : s > 64 ? 64 : s;

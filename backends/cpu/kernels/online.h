@@ -1,6 +1,6 @@
-// The online normalizer [Ye, Online Softmax §3]: the maximum c of a row and the sum π of its exponentials, in
-// one pass. The row is processed in chunks that stay in the L1 cache: π ← π·exp(c − c') + Σ exp(x − c') with
-// c' = max(c, max x).
+// The online normalizer [Ye, Online Softmax §3]. It computes the maximum c of a row and the sum π of the
+// exponentials in one pass. The row is processed in chunks that stay in the L1 cache. For each chunk, c' =
+// max(c, max x) and π ← π·exp(c − c') + Σ exp(x − c').
 #pragma once
 
 #include "backends/cpu/kernels/rows.h"
@@ -19,8 +19,8 @@ class Normalizer {
     for (i64 first = 0; first < n; first += chunk)
       take_chunk(x + first, n - first < chunk ? n - first : chunk, [](i64, V, int) {});
   }
-  // Adds n elements x and saves exp(x - top) in e. The maximum so far, top, is tops[i] in chunk i. e may be
-  // x.
+  // Adds n elements x. Saves exp(x - top) in e, where `top` is the maximum so far, and saves `top` of chunk i
+  // in tops[i]. e may be x.
   void take(const C* x, i64 n, C* e, C* tops) {
     for (i64 first = 0; first < n; first += chunk) {
       take_chunk(x + first, n - first < chunk ? n - first : chunk,
@@ -53,8 +53,7 @@ class Normalizer {
     max = higher;
     const V shift = splat<V>(max == lowest ? C{0} : max);  // all -∞: exp returns 0, not NaN
     sum += sum_of<C>(n, [&](i64 j, int k) {
-      __builtin_prefetch(p + j +
-                         2 * chunk);  // memory works while exp is computed; rows often follow one another
+      __builtin_prefetch(p + j + 2 * chunk);  // loads overlap with exp; rows are often consecutive
       const V e = exp(load_n(p + j, k) - shift);
       keep(j, e, k);
       return first_n<C>(e, k, 0);

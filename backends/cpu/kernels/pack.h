@@ -1,5 +1,6 @@
-// Copies matrix blocks into the order that the micro-kernel reads, and converts storage types to the compute
-// type. There are straight and transposed rows, packed A chunks and packed B panels (the layouts of micro.h).
+// Copies matrix blocks into the order in which the micro-kernel reads them, and converts storage types to the
+// compute type. The copies are rows, transposed rows, packed A chunks or packed B panels, in the layouts of
+// micro.h.
 #pragma once
 
 #include <utility>
@@ -78,10 +79,10 @@ void pack_left(i64 m, i64 k, const S* from, i64 row, i64 col, compute_t<S>* to) 
   using V = vector_t<S>;
   constexpr int W = lanes<V>;
   const RowChunks<T> chunks(m);
-  // A chunk's rows at one p fit in a vector. If there is room, a whole vector is stored, and later p of the
-  // chunk overwrite the excess elements, because AVX2's masked stores are slow.
+  // All rows of a chunk at one p fit in a vector. If there is room, the code stores a whole vector, because
+  // masked stores are slow on AVX2. The next p of the chunk then overwrite the excess elements.
   constexpr bool spills = Tile<T>::rows <= W;
-  if (row == 1) {  // rows are contiguous: pack a few p of a chunk, then of the next chunk
+  if (row == 1) {  // rows are contiguous: alternate between chunks after a few p
     constexpr i64 few = 8;
     for (i64 p0 = 0; p0 < k; p0 += few)
       for (i64 chunk = 0; chunk < chunks.count; ++chunk) {

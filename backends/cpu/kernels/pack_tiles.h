@@ -1,5 +1,6 @@
-// Copies of bf16 blocks into the order of AMX tiles. A tile is 16 rows with 16 pairs of elements that are
-// adjacent along k, 1 KiB. A block has two tiles: 32 rows of A, or 32 columns of B, by 32 elements along k.
+// Copies of bf16 blocks into the order of AMX tiles. A tile has 16 rows with 16 pairs each, 1 KiB in total.
+// The two elements of a pair are adjacent along k. A block has two tiles. It covers 32 rows of A or 32
+// columns of B, and 32 elements along k.
 #pragma once
 
 #include "backends/cpu/kernels/pack.h"
@@ -9,7 +10,8 @@ namespace tg::cpu::TG_ISA {
 constexpr int block_side = 32;
 constexpr i64 block_floats = 512;  // a pair has the size of a float
 
-// The order of pairs in a tile. A has rows along k, and B has a row of 16 columns for each pair.
+// The order of pairs in a tile. A row of an A tile runs along k. A row of a B tile contains one pair for each
+// of 16 columns.
 enum class TileOrder { along_k, across_k };
 
 // Packs a whole block whose element (r, p) is x[r·across + p·along]. One of the strides is 1.
@@ -58,7 +60,7 @@ void pack_whole_block(const bfloat16* x, i64 across, i64 along, float* to) {
   }
 }
 
-// Packs the existing `rows` by `depth` elements of a block with any strides. The others become 0.
+// Packs an incomplete block with `rows` × `depth` elements and any strides. The missing elements become 0.
 template <TileOrder order>
 void pack_block(const bfloat16* x, i64 across, i64 along, i64 rows, i64 depth, float* to) {
   if (rows >= block_side && depth >= block_side && (across == 1 || along == 1))

@@ -20,8 +20,9 @@ template <class V>
 TG_INLINE V sigmoid_of(V a) {
   return number<V>(1) / (number<V>(1) + exp(-a));
 }
-// at_least() raises smaller arguments to the limit. within() moves arguments beyond ±limit to ±limit. Beyond
-// the limits used below, σ or Φ is 0 or 1 in f64, and at ±∞ the formulas would compute 0·∞. NaN stays NaN.
+// at_least() raises smaller arguments to the limit. within() clamps arguments to ±limit. Beyond the limits
+// used below, σ or Φ is 0 or 1 in f64. At ±∞, the formulas would compute 0·∞ without the clamp. NaN stays
+// NaN.
 template <class V>
 TG_INLINE V at_least(double limit, V x) {
   return max(number<V>(limit), x);
@@ -30,8 +31,8 @@ template <class V>
 TG_INLINE V within(double limit, V x) {
   return at_least(-limit, min(number<V>(limit), x));
 }
-// d/dx x·σ(w) = σ·(1 + x·w′·(1 - σ)) from w and v = x·w′. 1 - σ = exp(-w)·σ has no cancellation. Large
-// exponentials are clamped, because σ is then 0.
+// d/dx x·σ(w) = σ·(1 + x·w′·(1 - σ)), computed from w and v = x·w′. The form 1 - σ = exp(-w)·σ avoids
+// cancellation. If the exponential is large, σ is 0, so the exponential can be clamped.
 template <class V>
 TG_INLINE V slope_of(V v, V w) {
   const V e = exp(-w), s = number<V>(1) / (number<V>(1) + e);
@@ -93,15 +94,15 @@ TG_INLINE V truncated(V a) {
   for (int i = 0; i < lanes<V>; ++i) a[i] = std::trunc(a[i]);
   return a;
 }
-// Rounds to float. The whole vector is converted, because GCC 12 would drop a conversion of single elements
-// that are stored as doubles again.
+// Rounds to float. The function converts a whole vector. If single elements were converted and stored as
+// doubles again, GCC 12 would remove the conversion.
 template <class V>
 TG_INLINE V as_float(V a) {
   using Floats [[gnu::vector_size(lanes<V> * sizeof(float))]] = float;
   return __builtin_convertvector(__builtin_convertvector(a, Floats), V);
 }
 
-// Loads a vector from p if the op has such an operand. Otherwise returns `other`, which the op ignores.
+// Loads a vector from p if the op has this operand. Otherwise returns `other`, which the op ignores.
 template <bool has, class T, class V>
 TG_INLINE V load_if(const T* p, V other) {
   if constexpr (has) return load(p);

@@ -20,8 +20,8 @@ std::uint64_t key_of(const Arg& rng, std::uint64_t stream) {
                   static_cast<std::uint32_t>(stream));
 }
 
-// Computes the words of elements start … start + n - 1, `each` (1 or 2) of them per element. start is a
-// multiple of 4. May write up to a vector of words more than needed.
+// Computes the words of elements start … start + n - 1. There are `each` words per element, 1 or 2. `start`
+// is a multiple of 4. The function may write up to one vector of words too many.
 TG_INLINE void draw(i64 start, i64 n, int each, std::uint64_t key, Word* to) {
   const i64 first = start * each / 4, blocks = (n * each + 3) / 4;
   for (i64 b = 0; b < blocks; b += lanes<U32>)
@@ -47,8 +47,8 @@ void dropout_as(Worker& w, const Call& call) {
   });
 }
 
-// make() is the function of an op. It computes values from the words of n elements, in f64 (integers in i64).
-// They are then rounded to the dtype.
+// make() is the formula of an op. It computes n values from their words, in f64, or in i64 for integers. The
+// values are then rounded to the dtype.
 template <class C, class F>
 TG_INLINE void fill(Worker& w, const Call& call, int each, F make) {
   const auto& r = call.attrs->as<RandomAttrs>();
@@ -65,9 +65,9 @@ TG_INLINE void fill(Worker& w, const Call& call, int each, F make) {
   });
 }
 
-// f32 is rounded to nearest. 16-bit types are rounded to odd, and to nearest when they are stored. The limits
-// are numbers of the dtype, so numbers may be rounded before they are clamped. range.unit is 1, because the
-// limits are representable in the dtype.
+// f32 results are rounded to nearest. Results of 16-bit types are first rounded to odd, and then to nearest
+// when they are stored. The dtype can represent the limits, so values may be rounded before they are clamped.
+// For the same reason, range.unit is 1.
 template <bool odd>
 void uniform_narrow(Worker& w, const Call& call, const UniformRange& range) {
   const F32 first = splat<F32>(range.first), last = splat<F32>(range.last);
@@ -92,7 +92,7 @@ void normal_as(Worker& w, const Call& call) {
   const auto& r = call.attrs->as<RandomAttrs>();
   const double mean = r.a, std = r.b;
   fill<C>(w, call, 1, [=](C* x, const Word* words, i64 n) {
-    for (i64 i = 0; i < n; i += 2) {  // an odd n writes one more element, into the buffer
+    for (i64 i = 0; i < n; i += 2) {  // if n is odd, writes one more element to the buffer
       double a, b;
       normal_pair(words[i], words[i + 1], a, b);
       x[i] = static_cast<C>(mean + std * a);

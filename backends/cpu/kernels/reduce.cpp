@@ -1,12 +1,12 @@
 // Reductions over axes: y[o] = f(x[o, 0], x[o, 1], …) for sum, mean, sum of squares, product, maximum and
-// minimum. If the innermost axis in memory is reduced, the kernel iterates along rows. If it is kept, it
-// iterates down columns. In either case long reductions are split into pieces that depend only on the shape,
-// and the pieces' results are combined in order. Results are therefore bitwise identical for any number of
-// threads. Sums are computed in short blocks first, so that the rounding error grows with the number of
-// blocks and not of elements.
+// minimum. If the innermost axis in memory is reduced, the kernel iterates along rows. Otherwise it iterates
+// down columns. In both cases, long reductions are split into pieces, and the results of the pieces are
+// combined in order. The pieces depend only on the shape, so results are bitwise identical for any number of
+// threads. Sums are first computed in short blocks. The rounding error therefore grows with the number of
+// blocks, not with the number of elements.
 //
-// x may be computed row by row by fused elementwise ops (core/compile/fused_reductions.h). The call then has
-// their plan, and the reduced blocks are the blocks that these ops leave in the L1 cache.
+// Fused elementwise ops may compute x row by row (core/compile/fused_reductions.h). The call then has the
+// plan of these ops, and the kernel reduces the blocks that they leave in the L1 cache.
 #include "backends/cpu/kernels/axes.h"
 #include "backends/cpu/kernels/chain.h"
 #include "backends/cpu/kernels/simd_math.h"
@@ -16,7 +16,7 @@ namespace tg::cpu::TG_ISA {
 
 namespace {
 
-// The function applied to an element, and how two results are combined, on scalars and on vectors.
+// A reduction: the function of an element, and the combination of two results, for scalars and vectors.
 struct Sum {
   using Combine = Sum;  // combines results, without `lift`
   template <class C>
@@ -71,12 +71,12 @@ constexpr i64 row_block = piece_size(256, 8);  // rows that are summed before th
 constexpr i64 piece = piece_size(32768, 256);  // elements that justify a separate part
 constexpr i64 most_parts = 256;
 
-// How a reduction iterates and is split. It depends only on shapes and strides.
+// The loops of a reduction and its division into parts. Both depend only on shapes and strides.
 struct Plan : ReducedAxes {
   i64 outs, count;  // elements of y; elements of x for each of them
   bool columns;
   i64 width, outer;  // columns: size of the innermost kept axis, product of the others
-  i64 units;         // rows: outs; columns: blocks of columns
+  i64 units;         // rows: equal to outs; columns: number of column blocks
   i64 splits;        // pieces of each unit's reduction
 
   explicit Plan(const Call& call) : Plan(call, call.plan ? &call.attrs->as<FusedReduction>() : nullptr) {}
@@ -99,15 +99,15 @@ struct Plan : ReducedAxes {
   }
 };
 
-// The arithmetic of a reduction on blocks of values. It is called through pointers, so that the iteration
-// code is compiled per type and not per reduction.
+// The arithmetic of a reduction on blocks of values. Calls use function pointers, so the iteration code is
+// compiled once per type and not once per reduction.
 template <class C>
 struct Blocks {
   using V = vector_of<C>;
   C identity;
-  V (*add_block)(V total, const C* p, i64 n);  // n ≤ block values into a vector of partial results
-  C (*across)(V);                              // combines a vector of partial results
-  C (*reduce_block)(const C* p, i64 n);        // combines n ≤ block values
+  V (*add_block)(V total, const C* p, i64 n);               // adds n ≤ block values
+  C (*across)(V);                                           // combines a vector of partial results
+  C (*reduce_block)(const C* p, i64 n);                     // combines n ≤ block values
   void (*four_rows)(C* to, const C* const from[4], i64 n);  // to[c] = f(to[c], from[0][c], …, from[3][c])
   void (*one_row)(C* to, const C* from, i64 n);             // to[c] = f(to[c], from[c])
 };
@@ -176,7 +176,7 @@ struct Reduction {
   using V = vector_of<C>;
 
   const Plan& plan;
-  const Blocks<C>&elements, &results;  // different if an element is transformed before it is combined
+  const Blocks<C>&elements, &results;  // they differ if elements are transformed first
   const std::byte* x;
   std::byte* y;
   i64 x_size, y_size;  // bytes of an element
@@ -217,9 +217,9 @@ struct Reduction {
     return buffer;
   }
 
-  // Returns n elements at an offset that the fused ops compute. Each element is computed once. A call
-  // computes n elements of a long row, or a whole short row with as many of the following rows as fit in a
-  // block.
+  // Returns n elements at an offset, which the fused ops compute. Each element is computed once. For a long
+  // row, a call computes n elements. For a short row, it computes the whole row and as many of the following
+  // rows as fit in a block.
   const C* made_values(i64 offset, i64 n, C* buffer, Made<C>& made) const {
     if (offset + n > made.end) {
       const i64 rows = plan.count <= block ? block / plan.count * plan.count : n, left = made.limit - offset;
@@ -378,7 +378,7 @@ void run(Worker& w, const Call& call) {
   if (!call.plan) return run_with(call.in[0].dtype, nullptr);
   const auto& p = *static_cast<const PointwisePlan*>(call.plan);
   const Chain chain{p, call, w.scratch + own_scratch};
-  const bool streams = chain.streams();  // run_with may end the lifetime of `chain`: Worker::barrier
+  const bool streams = chain.streams();  // run_with may end the lifetime of `chain`
   run_with(call.attrs->as<FusedReduction>().dtype, &chain);
   if (streams) stream_end();
 }

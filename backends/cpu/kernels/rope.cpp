@@ -1,5 +1,5 @@
-// RoPE: first computes a table of cosines and sines, one row per distinct position, and then rotates all rows
-// of x by it.
+// RoPE. The kernel first computes a table of cosines and sines, with one row per distinct position. It then
+// uses the table to rotate all rows of x.
 #include "ops/rope.h"
 
 #include <cmath>
@@ -10,8 +10,8 @@ namespace tg::cpu::TG_ISA {
 
 namespace {
 
-// The axes of positions along which the table's rows differ. `in` is the stride of positions, `out` the row
-// of the table.
+// The axes of `positions` along which the rows of the table differ. `in` is the stride in `positions`, `out`
+// the stride in rows of the table.
 struct Table {
   AxisList axes;
   AxisList rows;  // the axes of x except the last; `out` is the row of the table
@@ -56,8 +56,8 @@ TG_INLINE V swapped(V v, std::integer_sequence<int, i...>) {
   return __builtin_shufflevector(v, v, (i ^ 1)...);
 }
 
-// y = row x rotated by the factors c and s [pairs]. For interleaved pairs they are [2·pairs], with each
-// cosine twice and each sine as -sin, sin.
+// y is row x, rotated by the factors c and s [pairs]. For interleaved pairs, the factors are [2·pairs]: each
+// cosine is stored twice, and each sine as -sin, sin.
 template <class C>
 void rotate(const C* x, C* y, const C* c, const C* s, i64 pairs, i64 d, bool interleaved) {
   using V = vector_t<C>;
@@ -101,7 +101,7 @@ void run_as(Worker& w, const Call& call) {
       if (given)
         block_load(call.in[1].dtype, DType::i64)(
             &position, call.in[1].data + at.in * static_cast<i64>(size_of(call.in[1].dtype)), 0, 1);
-      for (i64 i = 0; i < pairs; ++i) {  // angles need f64: a large position times ω needs all digits
+      for (i64 i = 0; i < pairs; ++i) {  // angles are f64: a large position times ω needs the digits
         const double angle = static_cast<double>(position) * frequency[i] * (a.inverse ? -1 : 1);
         angles[i] = sizeof(C) == 8 ? angle
                                    : angle - 6.28318530717958647693 *

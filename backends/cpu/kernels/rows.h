@@ -1,5 +1,5 @@
-// Operands as rows along one axis, for kernels that work row by row in the compute type, and loops over a
-// row's elements as vectors.
+// Operands as rows along one axis, for kernels that process rows in the compute type. Also loops over the
+// vectors of a row.
 #pragma once
 
 #include "backends/cpu/kernels/axes.h"
@@ -11,10 +11,10 @@ namespace tg::cpu::TG_ISA {
 // A result of at least this many bytes bypasses the caches.
 inline constexpr i64 stream_from = piece_size(16 << 20, 1 << 12);
 
-// The rows of an operand along `axis` (-1: every element is a row), numbered row-major over the other axes. A
-// row that is contiguous in memory and of type C is used in place. Other rows are copied through a buffer of
-// n elements of C. The rows of a result that is too large for the caches are also copied, and bypass the
-// caches.
+// The rows of an operand along `axis`, numbered row-major over the other axes. If `axis` is -1, every element
+// is a row. A row that is contiguous in memory and of type C is used in place. Other rows are copied through
+// a buffer of n elements of C. If a result is too large for the caches, its rows are also copied, and the
+// copies bypass the caches.
 template <class C>
 class AxisRows {
  public:
@@ -30,7 +30,7 @@ class AxisRows {
     store_ = block_store(compute, a.dtype);
     direct_ = a.dtype == compute && (stride_ == 1 || n == 1);
   }
-  // A result. `over` are the operands whose memory it may share, which are already in the caches.
+  // A result. It may share the memory of the operands `over`, which are already in the caches.
   template <class... Over>
   AxisRows(const Arg& a, int axis, Over... over) : AxisRows(a, axis) {
     streams_ = direct_ && n * count * static_cast<i64>(sizeof(C)) >= stream_from &&
@@ -47,7 +47,7 @@ class AxisRows {
     load_(&v, at(row), 0, 1);
     return v;
   }
-  // Returns the destination of a row. The next function must be called after the row has been written.
+  // Returns the memory to which the row must be written. After the write, the next function must be called.
   C* target(i64 row, C* buffer) const {
     return direct_ && !streams_ ? reinterpret_cast<C*>(at(row)) : buffer;
   }
@@ -58,7 +58,7 @@ class AxisRows {
     else if (streams_ || !direct_)
       store_(to, values, stride_, n);
   }
-  // Call it after the thread has written its last row.
+  // Each thread must call this function after its last row.
   void end() const {
     if (streams_) stream_end();
   }
@@ -131,8 +131,8 @@ class Flat {
   bool direct_;
 };
 
-// Hands out n elements: calls f(start, count) with a count of at most Flat::block. `start` is a multiple of
-// Flat::block.
+// Divides n elements into parts and calls f(start, count) for each. `start` is a multiple of Flat::block, and
+// `count` at most Flat::block.
 template <class F>
 TG_INLINE void each_block(Worker& w, i64 n, F f) {
   constexpr i64 block = Flat<float>::block, some = 8 * block;
@@ -165,13 +165,13 @@ inline i64 chunks_of(i64 count) {
   return ceil_div(count, list_chunk);
 }
 
-// Calls f(tensor, chunk's index among all, first element, one past the last) for each chunk of each tensor.
-// count(i) returns the number of elements of tensor i. Chunks depend only on shapes.
+// Calls f(tensor, chunk, first element, end) for each chunk of each tensor. Chunks of all tensors are
+// numbered together. count(i) returns the number of elements of tensor i. Chunks depend only on shapes.
 template <class Count, class F>
 TG_INLINE void each_chunk(Worker& w, i64 tensors, Count count, F f) {
   i64 chunks = 0;
   for (i64 i = 0; i < tensors; ++i) chunks += chunks_of(count(i));
-  i64 tensor = 0, first = 0;  // the tensor's first chunk; a range's chunks are in increasing order
+  i64 tensor = 0, first = 0;  // tensor, and its first chunk; chunks arrive in increasing order
   w.each(chunks, [&](i64 chunk) {
     if (chunk < first) tensor = first = 0;
     for (i64 own; chunk >= first + (own = chunks_of(count(tensor))); ++tensor) first += own;
@@ -212,8 +212,8 @@ TG_INLINE vector_t<C> first_n(vector_t<C> v, int k, C other) {
   return select(load(at) < splat<V>(k), v, splat<V>(other));
 }
 
-// Number of elements of a long row that are summed in their compute type before their sum is added to the
-// row's in f64.
+// Number of elements that are summed in the compute type. For longer rows, the sums of such blocks are added
+// in f64.
 inline constexpr i64 summed_block = piece_size(1 << 16, 256);
 
 // Σ f(i, k) over elements begin … end - 1 of a row. f returns 0 for elements beyond k. Four independent sums
@@ -237,7 +237,7 @@ template <class C, class F>
     whole += static_cast<double>(sum_of_block<C>(i, n - i < summed_block ? n : i + summed_block, f));
   return static_cast<C>(whole);
 }
-// Σ f(i, k) over a row of n elements. f captures by value, so that its variables stay in registers.
+// Σ f(i, k) over a row of n elements. f must capture by value, so that its variables stay in registers.
 template <class C, class F>
 TG_INLINE C sum_of(i64 n, F f) {
   return n <= summed_block ? sum_of_block<C>(0, n, f) : sum_of_blocks<C>(n, f);

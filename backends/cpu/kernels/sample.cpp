@@ -10,8 +10,8 @@ namespace {
 
 using Weight = std::uint64_t;
 
-// The tokens whose logits are above `least` in the order of order_of(), and the tokens up to `last` whose
-// logits equal `least`.
+// A set of most likely tokens, in the order of order_of(). It contains tokens with logits above `least`. It
+// also contains tokens up to number `last` with logits equal to `least`.
 struct Likeliest {
   std::uint64_t least = 0;
   i64 last = INT64_MAX;
@@ -20,8 +20,9 @@ struct Likeliest {
   }
 };
 
-// Returns the smallest set of most likely tokens whose total `amount` is at least `needed`. Equal tokens are
-// ordered by index. Finds `least` in digits of eight bits, starting at the highest.
+// Returns the smallest set of most likely tokens with a total `amount` of at least `needed`. Tokens with
+// equal logits are ordered by index. The function determines `least` in digits of eight bits, highest digit
+// first.
 template <class C, class F>
 Likeliest likeliest(const C* logits, i64 n, Weight needed, F amount) {
   constexpr int bits = 8 * static_cast<int>(sizeof(C));

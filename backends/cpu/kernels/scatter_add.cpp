@@ -1,5 +1,5 @@
-// scatter_add: out = x, then out[a, indices[a, b, c], c] += src[a, b, c] in the order of b. One thread sums a
-// line of out in the direction of the axis. Floats are summed in f64 and rounded once.
+// scatter_add: out = x, then out[a, indices[a, b, c], c] += src[a, b, c] in the order of b. Each line of
+// `out` along the axis is summed by one thread. Floats are summed in f64 and rounded once.
 #include "backends/cpu/kernels/lines.h"
 #include "backends/cpu/kernels/strided.h"
 #include "ops/index.h"
@@ -43,7 +43,7 @@ void add_all(Worker& w, const Call& call) {
       for (int b = a + 1; b < indices.layout.rank(); ++b) step *= indices.layout.shape[b];
       number += i * step;
     });
-    // Moves data between memory and the block: whole lines, or a row with one element of each line.
+    // Copies data between memory and the block, either whole lines or rows with one element per line.
     const auto move = [&](auto&& f, std::byte* at, const Layout& l) {
       const i64 step = l.strides[axis], neighbour = lines.run_step(l);
       if (lines.run < 0)

@@ -1,5 +1,5 @@
-// The list of CPU kernels, and this instruction set's table. NAME_kernel is defined in a file of this folder.
-// (Elementwise ops are not kernels but rows of the table in pointwise.cpp.)
+// The list of CPU kernels, and the table of this instruction set. A file of this folder defines NAME_kernel.
+// Elementwise ops are not kernels. They are rows of the table in pointwise.cpp.
 #include "backends/cpu/kernels/kernels.h"
 
 // clang-format off
@@ -22,7 +22,8 @@
 
 namespace tg::cpu::TG_ISA {
 
-// The collectives, which are not faster in any instruction set (backends/cpu/ranks.cpp).
+// The collectives of backends/cpu/ranks.cpp. All instruction sets share them, because none would make them
+// faster.
 extern const Kernel all_reduce_kernel{.run = &cpu::all_reduce, .on_caller = true},
     all_gather_kernel{.run = &cpu::all_gather, .on_caller = true},
     reduce_scatter_kernel{.run = &cpu::reduce_scatter, .on_caller = true},
@@ -40,8 +41,8 @@ TG_CPU_KERNELS(TG_DECLARE)
 
 static constexpr KernelEntry kernels[] = {TG_CPU_KERNELS(TG_ROW)};
 
-// Constant-initialized, because dynamic initialization would run before main() on processors without the
-// instruction set.
+// Must be constant-initialized. Dynamic initialization would execute code before main(), also on processors
+// without this instruction set.
 extern const KernelSet set;
 constinit const KernelSet set{TG_TEXT(TG_ISA), kernels, &pointwise_blocks, &block_load, &block_store};
 

@@ -1,7 +1,7 @@
-// Vectors of the translation unit's instruction set: F32, F64 and their integers. There are loads and stores
-// with conversion from and to the storage types, partial loads and stores for edges, and operations that are
-// one instruction. Arithmetic and comparisons use the compiler's vector operators. A comparison returns an
-// integer vector of 0 and -1, the mask for `select`. Elementary functions are in simd_math.h.
+// Vectors of the translation unit's instruction set: F32, F64 and integers of the same sizes. Loads and
+// stores convert from and to the storage types. Partial loads and stores are for edges. Other functions are
+// single instructions. Arithmetic and comparisons use the compiler's vector operators. A comparison returns
+// an integer vector of 0 and -1, which is a mask for `select`. Elementary functions are in simd_math.h.
 #pragma once
 
 #include <cstdint>
@@ -146,9 +146,9 @@ TG_INLINE void store(float16* p, F32 v) {  // rounds to nearest even
 #endif
 }
 
-// Copies whole vectors to memory past the caches, so the overwritten memory is not read first. For results
-// that are too large for the caches. `to` is aligned to a vector. stream_end() must be called before another
-// thread may read.
+// Copies whole vectors to memory and bypasses the caches, so the overwritten memory is not read first. It is
+// for results that are too large for the caches. `to` must be aligned to a vector. Before another thread
+// reads, stream_end() must be called.
 TG_INLINE void stream_copy(std::byte* to, const std::byte* from, i64 bytes) {
   for (i64 i = 0; i < bytes; i += TG_VECTOR_BYTES) {
     const I32 v = load(reinterpret_cast<const std::int32_t*>(from + i));
@@ -294,7 +294,7 @@ TG_INLINE F32 round(F32 a) {  // to nearest even
 
 // 1/a for a normal number with a normal reciprocal, with an error of at most 1.5 ulp.
 TG_INLINE F32 reciprocal(F32 a) {
-#if TG_VECTOR_BYTES == 64  // one Newton step from 14 bits needs an eighth of the time of a division
+#if TG_VECTOR_BYTES == 64  // a Newton step from 14 bits costs an eighth of a division
   const F32 r = (F32)_mm512_rcp14_ps((__m512)a);
   return fma(r, fma(-a, r, splat<F32>(1.f)), r);
 #else
@@ -347,8 +347,8 @@ TG_INLINE F64 high_half(F32 v) {
 TG_INLINE HalfF32 nearest_float(F64 v) {
   return __builtin_convertvector(v, HalfF32);
 }
-// odd_float() of core/base/dtype.h for two vectors. If the result is then stored in a 16-bit type, the
-// numbers have been rounded only once.
+// odd_float() of core/base/dtype.h for two vectors. Storing the result in a 16-bit type is then equivalent to
+// a single rounding.
 #if TG_VECTOR_BYTES == 64
 TG_INLINE HalfF32 odd_float(F64 v) {
   const __m256 cut = _mm512_cvt_roundpd_ps((__m512d)v, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
@@ -379,7 +379,7 @@ TG_INLINE F32 odd_floats(F64 low, F64 high) {
   return fast;
 }
 #endif
-// Rounds to f64 such that odd_float() of the result equals odd_float() of the integer.
+// Converts integers to f64 so that odd_float() of the result equals odd_float() of the integer.
 TG_INLINE F64 to_double(I64 x) {
   const I64 beyond = x & 2047, size = x >> 53, kept = (x & ~std::int64_t{2047}) | 2048;
   x = select((size != 0) & (size != -1) & (beyond != 0), kept, x);
@@ -404,9 +404,9 @@ TG_INLINE F64 rounded(F64 x) {
   constexpr bool is_bf16 = sizeof(Half) == 2 && __is_same(Half, bfloat16);
   constexpr int surplus = is_bf16 ? 45 : 42;               // bits of f64's 52
   constexpr double least = is_bf16 ? 0x1p-126 : 0x1p-14;   // normal number
-  constexpr double last_bit = is_bf16 ? 0x1p-81 : 0x1p28;  // its last bit is the last bit of the subnormals
+  constexpr double last_bit = is_bf16 ? 0x1p-81 : 0x1p28;  // has the last bit of the subnormals
   constexpr double above = is_bf16 ? 0x1p128 : 0x1p16;
-  const F64 size = select(x == x, abs(x), F64{});  // 0 for NaN, whose bits would overflow
+  const F64 size = select(x == x, abs(x), F64{});  // 0 for NaN, to avoid overflow
   const I64 bits = (I64)size, up = bits + ((i64{1} << (surplus - 1)) - 1) + ((bits >> surplus) & 1);
   const F64 normal = (F64)(up & ~((i64{1} << surplus) - 1));
   F64 y = select(size < splat<F64>(least), (size + splat<F64>(last_bit)) - splat<F64>(last_bit), normal);

@@ -1,7 +1,7 @@
 // exp, exp2, log, tanh, erf, sin and cos of a vector. For f32 they are branch-free polynomials with an error
-// of at most 2 ulp (3 without FMA). They have the limits, subnormals, infinities and NaN of the scalar
-// functions. For f64 they call the C library, lane by lane. The polynomials are minimax fits for these
-// intervals (weighted Remez exchange).
+// of at most 2 ulp, or 3 ulp without FMA. They handle limits, subnormals, infinities and NaN as the scalar
+// functions do. For f64 they call the C library for each lane. The polynomials are minimax fits from a
+// weighted Remez exchange.
 #pragma once
 
 #include <cmath>
@@ -23,7 +23,7 @@ TG_INLINE F32 horner(F32 x, float highest, C... rest) {
   return polynomial(x, splat<F32>(highest), rest...);
 }
 
-// p · 2^n for an integral n in [-252, 254] and p near 1. Overflows to infinity, underflows gradually.
+// p · 2^n, for an integral n in [-252, 254] and p near 1. Overflow gives infinity, and underflow is gradual.
 TG_INLINE F32 scale_by_power(F32 p, F32 n) {
 #if TG_VECTOR_BYTES == 64
   return (F32)_mm512_scalef_ps((__m512)p, (__m512)n);
@@ -91,7 +91,7 @@ TG_INLINE F32 erf(F32 x) {
   return copysign(select(a < splat<F32>(0.9f), small, splat<F32>(1.f) - exp(p)), x);
 }
 
-// Φ(x), the normal distribution function, for x ≥ -20, as 1/(1 + 2^(x·p(x²))). p is fitted to
+// The normal distribution function Φ(x) for x ≥ -20. It is computed as 1/(1 + 2^(x·p(x²))), with p fitted to
 // log₂(Φ(-x)/Φ(x))/x for |x| ≤ 6. The error including rounding is 4.3·2⁻²⁴, or 0.3 % of Φ for small Φ.
 TG_INLINE F32 normal_cdf(F32 x) {
   const F32 t = min(splat<F32>(36.f), x * x);
@@ -111,7 +111,7 @@ TG_INLINE V lane_by_lane(V v, F f) {
 TG_INLINE F32 sin_or_cos(F32 x, int quadrant) {
 #if defined(__FMA__)
   const F32 n = round(x * splat<F32>(0x1.45f306p-1f));
-  F32 r = fma(n, splat<F32>(-0x1.921fb6p+0f), x);  // exact; the further parts of π/2 round once each
+  F32 r = fma(n, splat<F32>(-0x1.921fb6p+0f), x);  // exact; each further part of π/2 rounds once
   r = fma(n, splat<F32>(0x1.777a5cp-25f), r);
   r = fma(n, splat<F32>(0x1.ee59dap-50f), r);
   const I32 k = to_int(n) + quadrant;

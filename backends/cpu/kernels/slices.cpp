@@ -1,6 +1,6 @@
-// Copies of tensor regions. concat: the inputs one after another along an axis. slice_assign: out = x, then
-// out[…, start + i·step, …] = src[…, i, …]. slice_at: out[…, i, …] = x[…, start + i, …]. If the planner lets
-// out share x's memory, only the region is accessed.
+// Copies of tensor regions. concat copies the inputs one after another along an axis. slice_assign: out = x,
+// then out[…, start + i·step, …] = src[…, i, …]. slice_at: out[…, i, …] = x[…, start + i, …]. If `out` shares
+// the memory of x, only the region is accessed.
 #include "backends/cpu/kernels/strided.h"
 #include "ops/index.h"
 

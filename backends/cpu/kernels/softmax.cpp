@@ -1,6 +1,6 @@
-// softmax, log_softmax and logsumexp along one axis by the online normalizer [Ye, Online Softmax §3]: one
-// pass over a row computes maximum and sum, and one writes. Also contains the gradients of the first two
-// (formulas: ops/softmax.cpp).
+// softmax, log_softmax and logsumexp along one axis, by the online normalizer [Ye, Online Softmax §3]. One
+// pass over a row computes maximum and sum, and a second pass writes the result. This file also contains the
+// gradients of softmax and log_softmax (formulas: ops/softmax.cpp).
 #include "ops/index.h"
 
 #include "backends/cpu/kernels/online.h"

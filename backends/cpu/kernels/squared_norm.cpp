@@ -1,6 +1,6 @@
-// Norms of a list of tensors. squared_norm: Σ x². global_norm: √Σ x². Each chunk is summed block by block,
-// and the chunks' sums are added in order in f64. Results are therefore bitwise identical for any number of
-// threads. block_norms: √Σ x² of each block.
+// Norms of a list of tensors. squared_norm is Σ x², and global_norm is √Σ x². Each chunk is summed block by
+// block, and the sums of the chunks are added in order in f64. Results are therefore bitwise identical for
+// any number of threads. block_norms is √Σ x² of each block.
 #include <tilegrad/ops/block_norms.h>
 #include "backends/cpu/kernels/rows.h"
 #include "ops/square_sums.h"

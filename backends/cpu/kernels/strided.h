@@ -1,4 +1,5 @@
-// Copies of strided regions, shared between threads. Dtypes do not matter here, because strides are in bytes.
+// Copies of strided regions, which threads share. Strides are in bytes, so most code here is independent of
+// the dtype.
 #pragma once
 
 #include "backends/cpu/kernels/axes.h"
@@ -6,16 +7,16 @@
 
 namespace tg::cpu::TG_ISA {
 
-// A copy of a region: to[i, j, …] = from[i, j, …]. Its axes are ordered so that it writes in ascending order,
-// and merged if one stride covers two of them.
+// A copy of a region: to[i, j, …] = from[i, j, …]. The axes are sorted so that writes are in ascending order.
+// Two axes are merged if one stride covers both.
 struct Move {
-  AxisList outer;           // `in` is a stride of `from` in bytes, `out` of `to`
+  AxisList outer;           // `in`: stride of `from`; `out`: stride of `to`; in bytes
   Axis run;                 // the innermost axis
   i64 numel = 1, size = 1;  // size: bytes of an element
   std::byte* to = nullptr;
   const std::byte* from = nullptr;
 
-  // The region's axes in any order. Strides are in elements.
+  // The axes may be in any order. Strides are in elements.
   Move(int axes, const i64* sizes, DType dtype, std::byte* to, const i64* to_strides, const std::byte* from,
        const i64* from_strides);
   Move(const Arg& to, const Arg& from)
@@ -23,7 +24,7 @@ struct Move {
              from.data, from.layout.strides.begin()) {}
 };
 
-// Copies elements begin … end-1 of the region, in its own order.
+// Copies elements begin … end-1 of the region, in the order of its sorted axes.
 void move_elements(const Move& m, i64 begin, i64 end);
 
 inline constexpr i64 moved_at_once = piece_size(1 << 15, 64);  // elements in one part of shared work

@@ -14,7 +14,7 @@ TG_INLINE bool larger(C a, C b) {
   return a > b || (a != a && b == b);
 }
 
-// The best k elements so far, as a heap with the worst of them on top.
+// A heap of the best k elements so far, with the worst of the k on top.
 template <class C>
 struct Best {
   C* value;

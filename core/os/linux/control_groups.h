@@ -1,4 +1,5 @@
-// The memory that Linux control groups leave to a process, for available_memory() in core/os/memory.h.
+// The memory that a process may still allocate under the limits of its Linux control groups.
+// available_memory() in core/os/memory.h uses it.
 #pragma once
 
 #include <cstddef>

@@ -89,7 +89,7 @@ int set_permissions(int file, std::filesystem::perms permissions) {
 int rename_new(const std::string& from, const std::string& to) {
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return 0;
   if (errno != EINVAL && errno != ENOSYS) return errno;
-  struct stat there {};  // repeated for file systems without this flag
+  struct stat there {};  // second attempt, for file systems without this flag
   if (::lstat(to.c_str(), &there) == 0) return EEXIST;
   return error_unless(::rename(from.c_str(), to.c_str()) == 0);
 }
@@ -123,8 +123,8 @@ FileStatus status(const std::string& path) {
   return status_of(::stat(path.c_str(), &s) == 0, s);
 }
 
-// A mapped address range, for the SIGBUS handler. Ranges form a list that only grows, so the handler never
-// reads freed memory. A later mapping reuses a Range object that is not in use.
+// A mapped address range, for the SIGBUS handler. The list of ranges only grows, so the handler never reads
+// freed memory. A later mapping reuses an unused Range.
 struct MappedMemory::Range {
   std::atomic<std::uintptr_t> begin, end;  // end 0: not in use
   std::atomic<bool> is_lost;
@@ -144,8 +144,8 @@ void call_earlier(int signal, siginfo_t* info, void* context) {
   const bool is_function = (earlier_handler.sa_flags & SA_SIGINFO) != 0 ||
                            (earlier_handler.sa_handler != SIG_DFL && earlier_handler.sa_handler != SIG_IGN);
   if (!is_function || (once && is_earlier_used.exchange(true))) {
-    // Installs the default action. The faulting instruction then runs again and ends the process. A signal
-    // that a process sent is sent again.
+    // Installs the default action. The faulting instruction then runs again and ends the process. If another
+    // process sent the signal, the handler sends it again.
     struct sigaction standard {};
     standard.sa_handler = SIG_DFL;
     if (info->si_code <= 0 && earlier_handler.sa_handler == SIG_IGN) return;

@@ -42,7 +42,8 @@ std::size_t difference(std::size_t a, std::size_t b) {
   return a > b ? a - b : 0;
 }
 
-// Number of bytes that one control group leaves: its limit minus the used memory that cannot be reclaimed.
+// Number of bytes that one control group still allows: the limit minus the used memory that cannot be
+// reclaimed.
 std::size_t left_in_cgroup(const std::string& group, const char* limit_file, const char* usage_file,
                            const char* reclaimable) {
   const auto limit = number_in(group + limit_file), used = number_in(group + usage_file);
@@ -59,9 +60,9 @@ constexpr Version version_1{"/memory", "/memory.limit_in_bytes", "/memory.usage_
                             "total_inactive_file"};
 constexpr Version version_2{"", "/memory.max", "/memory.current", "inactive_file"};
 
-// The minimum over a group and its ancestors up to the root, because each may have a limit. Inside a
-// container, the root is the mounted group. /proc/self/cgroup also lists groups above it, but they are not
-// accessible.
+// The minimum over a group and all ancestors up to the root, because each may have a limit. Inside a
+// container, the root is the mounted group. /proc/self/cgroup also lists groups above the root, but these are
+// not accessible.
 std::size_t left_up_to_root(const std::string& mount, std::string group, const Version& v) {
   std::size_t left = SIZE_MAX;
   for (;; group.resize(group.rfind('/'))) {

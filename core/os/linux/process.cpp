@@ -72,7 +72,7 @@ int start(const Command& command, ProcessId& process) {
   std::vector<std::string> words = command.words, environment = environment_of(command);
   const std::vector<char*> word_list = pointers_to(words), environment_list = pointers_to(environment);
   const ProcessId parent = ::getpid();
-  // Until the new process has its own handlers, it would handle a signal with the handlers of this process.
+  // Until the new process installs its own handlers, a signal would call the handlers of this process.
   BlockedSignals blocked;
   process = ::fork();
   const int error = errno;
@@ -142,8 +142,8 @@ StopState stop_state(int process) {
     }
     std::fclose(file);
     // A thread may also be stopped before the first instruction of its handler. The signal is then blocked
-    // and no longer pending. If at least 16 signals are blocked, the C library is blocking all signals for a
-    // short time.
+    // and no longer pending. Exception: if at least 16 signals are blocked, the C library has blocked all
+    // signals for a short time.
     if (std::popcount(blocked) < 16) pending |= blocked & caught;
     for (const int signal : {SIGHUP, SIGINT, SIGTERM})
       if (pending >> (signal - 1) & 1) seen.asked_by = signal;

@@ -202,7 +202,7 @@ Waker::~Waker() {
   close_stream(pipe_.reader), close_stream(pipe_.writer);
 }
 
-// Writes a byte. Closing the descriptor would not wake the thread if a forked process also has it.
+// Writes a byte. Closing the descriptor is not sufficient, because a forked process may also have it.
 void Waker::wake() {
   (void)!::write(pipe_.writer, "", 1);
 }

@@ -18,8 +18,8 @@ namespace tg::os {
 
 namespace {
 
-// At most one move runs at a time in a process. A second move might read the processors that the first move
-// allows temporarily, and make them permanent.
+// At most one move runs at a time in a process. The first move changes the allowed processors temporarily. A
+// concurrent move might read this temporary set and restore it at the end.
 std::atomic_flag is_moving = ATOMIC_FLAG_INIT;
 struct Move {
   const bool may_begin = !is_moving.test_and_set(std::memory_order_acquire);

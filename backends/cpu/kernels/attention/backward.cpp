@@ -1,9 +1,9 @@
-// FlashBackward [Stratos, FlashAttention §2.3, §D] by key blocks. First u = (O ⊛ z_O).sum − z_ξ is computed.
-// Each block of keys then iterates over the query tiles that attend to it, recomputes P = exp(A − ξ) and
-// accumulates
+// FlashBackward [Stratos, FlashAttention §2.3, §D] by key blocks. First, the kernel computes u = (O ⊛
+// z_O).sum − z_ξ. For each block of keys, it then iterates over the query tiles that attend to the block. It
+// recomputes P = exp(A − ξ) and accumulates
 //   z_V += Pᵀ z_O,  z_A = P ⊛ (z_O Vᵀ − u),  z_K += z_Aᵀ Q,  z_Q += z_A K.
-// z_V and z_K belong to the block. The blocks add their contributions to a tile of z_Q in order, which a
-// counter per tile enforces. Blocks are handed out in the same order, so no thread waits for a later one.
+// A block owns its rows of z_V and z_K. Several blocks add to the same tile of z_Q, and a counter per tile
+// enforces a fixed order. Threads receive blocks in the same order, so no block waits for a later one.
 #include <atomic>
 #include <cstdio>
 
@@ -14,10 +14,10 @@ namespace {
 
 constexpr i64 query_block = 96;   // Γ
 constexpr i64 key_block = 192;    // Λ
-constexpr i64 whole_block = 256;  // up to this many keys are one block, which may save a pass
+constexpr i64 whole_block = 256;  // up to this number, all keys are one block
 
-// Λ of a call. A 16-bit type cannot accumulate z_Q in place, so each of its tiles needs a separate pass over
-// the keys, unless a single block contains all of them.
+// Λ of a call. z_Q of a 16-bit type cannot be accumulated in place. Each tile of z_Q then needs a separate
+// pass over the keys, unless a single block contains all keys.
 template <class C>
 i64 keys_at_once(const AttentionCall& x) {
   return size_of(x.type) != sizeof(C) && x.T <= whole_block ? whole_block : key_block;
@@ -87,14 +87,14 @@ struct Workspace {
   C factor;     // factor of z_O in the loaded tile
 };
 
-// load_rows, or nothing if GEMMs run on tiles, which read the operands in place.
+// Calls load_rows. Does nothing if GEMMs run on tiles, because these read the operands in place.
 template <class C>
 Rows<C> rows_of(const AttentionCall& x, const Workspace<C>& s, const AttentionCall::TensorView& a, i64 b,
                 i64 h, i64 row0, i64 rows, i64 size, C* copy, i64 padded) {
   return s.work ? Rows<C>{} : load_rows(x, a, b, h, row0, rows, size, copy, padded);
 }
 
-// Loads the queries of a tile, times ScoreUnit::of_q.
+// Loads the queries of a tile, multiplied by ScoreUnit::of_q.
 template <class C>
 void load_scaled_queries(const AttentionCall& x, const Workspace<C>& s) {
   const QueryTile<C>& t = s.tile;
@@ -104,8 +104,9 @@ void load_scaled_queries(const AttentionCall& x, const Workspace<C>& s) {
       for (i64 e = 0; t.first[c] >= t.last[c] && e < x.d; ++e) s.q[e * t.width + c] = 0;
 }
 
-// Computes t = c and o = log2 π of the tile's far rows (most_plain_lse), by a pass over their keys. The
-// gradients are computed from the same scores, so P sums to 1 whatever the rounding of scores and ξ.
+// Computes t = c and o = log2 π for the rows of a tile whose |ξ| exceeds most_plain_lse, by a pass over their
+// keys. The gradients are computed from the same scores, so rounding of scores and ξ does not change the sum
+// of P.
 template <class C>
 void normalize_far_rows(const AttentionCall& x, const SharedByThreads<C>& all, Workspace<C>& s, i64 b,
                         i64 h) {
@@ -137,8 +138,8 @@ void normalize_far_rows(const AttentionCall& x, const SharedByThreads<C>& all, W
     }
 }
 
-// Computes u = (O ⊛ z_O).sum − z_ξ, t and o of a tile's rows, and the tile's keys. If it has no keys, its z_Q
-// is set to 0 here.
+// Computes u = (O ⊛ z_O).sum − z_ξ, t and o of a tile's rows, and the range of keys that the tile attends to.
+// If the range is empty, sets z_Q of the tile to 0.
 template <class C>
 void row_stats(const AttentionCall& x, const SharedByThreads<C>& all, Workspace<C>& s, i64 b, i64 h,
                i64 tile) {
@@ -227,8 +228,8 @@ void probabilities_and_gradients(i64 keys, C exponent, const Workspace<C>& s) {
 }
 
 // Computes Pᵀ and z_Aᵀ (times the factor of load_queries) of the loaded query tile and `keys` keys, starting
-// at key0. With `through_cap`, z_A is the gradient of the scores before the cap. Otherwise it is the gradient
-// after the cap, where the bias is added.
+// at key0. If `through_cap` is true, z_A is the gradient of the scores before the cap. Otherwise it is the
+// gradient of the capped scores, to which the bias is added.
 template <class C>
 void score_gradient(const AttentionCall& x, Workspace<C>& s, i64 key0, i64 keys, const Rows<C>& k,
                     const Rows<C>& v, bool through_cap) {
@@ -270,8 +271,8 @@ C* in_place(const AttentionCall::TensorView& a, i64 b, i64 h, i64 row) {
   return static_cast<C*>(a.data) + element_offset<C>(a, b, h, row);
 }
 
-// Computes z_K and z_V of one block. Also adds its contributions to z_Q if z_Q accumulates in place, or
-// computes all of z_Q if there is a single block.
+// Computes z_K and z_V of one block. If z_Q is accumulated in place, also adds the block's contributions to
+// z_Q. If there is a single block, computes all of z_Q.
 template <class C>
 void key_item(const AttentionCall& x, const SharedByThreads<C>& all, Workspace<C>& s, Worker& w, i64 b,
               i64 key_head, i64 block) {
@@ -294,7 +295,7 @@ void key_item(const AttentionCall& x, const SharedByThreads<C>& all, Workspace<C
       // NaN.
       const i64 start = at_least(key0, from), n = at_most(key0 + keys, to) - start, skip = start - key0;
       score_gradient(x, s, start, n, k.from_row(skip), v.from_row(skip), true);
-      // Queries that belong to no sequence also have undefined contents and are left out.
+      // Queries that belong to no sequence also have undefined contents, so they are skipped.
       const i64 c0 = x.cu_q ? at_least(0, x.cu_q[0] - t.i0) : 0,
                 c1 = x.cu_q ? at_most(t.count, x.cu_q[x.segments] - t.i0) : t.count;
       const Rows<C> q = rows_of(x, s, x.q, b, h, t.i0, t.count, x.d, s.q_rows.data, s.padded_d);
@@ -328,7 +329,7 @@ void key_item(const AttentionCall& x, const SharedByThreads<C>& all, Workspace<C
   write_rows(x, x.z_v, b, key_head, key0, keys, x.dv, s.zv, s.padded_dv);
 }
 
-// Computes z_Q of one query tile by a separate pass over the keys (has_query_pass).
+// Computes z_Q of one query tile by a separate pass over the keys; see has_query_pass.
 template <class C>
 void query_item(const AttentionCall& x, const SharedByThreads<C>& all, Workspace<C>& s, i64 b, i64 h,
                 i64 tile) {
@@ -366,8 +367,8 @@ void sink_item(const AttentionCall& x, const SharedByThreads<C>& all, i64 h) {
   });
 }
 
-// Divides the bias gradient into parts, each of which one thread owns. A part has one index per axis that the
-// bias has.
+// Divides the bias gradient into parts. One thread computes each part. A part has one index per axis of the
+// bias that is not broadcast.
 struct BiasGrid {
   BiasGrid(const AttentionCall& x) {
     const AttentionCall::Bias& z = x.z_bias;
@@ -378,8 +379,8 @@ struct BiasGrid {
   i64 batches, heads, tiles, blocks;
 };
 
-// Computes one part. z_A is recomputed and summed over the axes that the bias does not have, tile by tile in
-// a fixed order. Then the summed tile is reduced over its rows or columns, if the bias does not have them.
+// Computes one part. Recomputes z_A tile by tile, and sums it over the broadcast axes of the bias in a fixed
+// order. If the bias is broadcast over rows or columns, the summed tile is then reduced over these.
 template <class C>
 void bias_item(const AttentionCall& x, const SharedByThreads<C>& all, Workspace<C>& s, const BiasGrid& grid,
                i64 part) {
@@ -439,7 +440,7 @@ void run(const AttentionCall& x, Worker& w) {
   });
   if (!w.barrier()) return;
   const i64 heads = key_heads(x), blocks = ceil_div(x.T, keys_at_once<C>(x));
-  const auto keys = [&](i64 part) {  // block by block, so that few threads share a head
+  const auto keys = [&](i64 part) {  // block by block, so few threads work on one head
     key_item(x, all, s, w, part % heads / x.Hk, part % x.Hk, part / heads);
   };
   if (blocks == 1) {

@@ -1,11 +1,11 @@
 // FlashForward2 [Stratos, FlashAttention §D] for batch-invariant results, and for few queries and many keys,
-// as in decoding. The queries of all heads that share a key head are rows, which are divided into groups.
-// Keys are split into ranges. Each range is read once for a group and computes c, π = Σ exp(A − c) and G = Σ
-// exp(A − c)·V of its keys for each row. A row combines its ranges in order:
+// as in decoding. A row is a query of any head that shares a key head. Rows are divided into groups, and keys
+// into ranges. A group reads each range once. For each row it computes c, π = Σ exp(A − c) and G = Σ exp(A −
+// c)·V over the keys of the range. The results of a row's ranges are combined in order:
 //   c' = max(c, cᵣ),  π ← exp(c − c')·π + exp(cᵣ − c')·πᵣ,  G ← exp(c − c')·G + exp(cᵣ − c')·Gᵣ,
-// and finally O = G ⊘ π,  ξ = c + log π. Ranges and tiles begin at fixed keys, whatever a query attends to,
-// and a row adds only keys that it attends to. So its result depends bitwise neither on other rows, nor on
-// the location of keys, nor on the assignment of work to threads.
+// and finally O = G ⊘ π,  ξ = c + log π. Ranges and tiles begin at fixed keys, even if a query does not
+// attend to these keys. A row adds only the keys that it attends to. Other rows, the location of keys in
+// memory and the number of threads therefore do not change the result.
 #include "backends/cpu/kernels/attention/attention.h"
 
 #include <cstdio>
@@ -17,17 +17,18 @@ namespace tg::cpu::TG_ISA {
 namespace {
 
 constexpr i64 most_rows = 64;   // rows of a group
-constexpr i64 few_queries = 8;  // queries of a head for which several threads may share a group's keys
+constexpr i64 few_queries = 8;  // maximum for which threads share a group's keys
 // With four rows or more, each cache line causes a burst of FMAs, and registers are filled from several keys
-// at a time. The hardware prefetcher then fails, so lines are prefetched this far ahead. With fewer rows, the
-// hardware prefetcher works, and it is better than explicit prefetches unless keys are stored in pages.
+// at a time. The hardware prefetcher does not detect this access pattern, so the code prefetches lines this
+// far ahead. With fewer rows, the hardware prefetcher works. It is then better than explicit prefetches,
+// unless keys are stored in pages.
 constexpr i64 ahead_bytes = 8192, rows_to_fetch_for = 4;
-// Nothing is prefetched for a call that reads no more than this.
+// A call that reads at most this number of bytes prefetches nothing.
 constexpr i64 near_bytes = 2 << 20;
 
-// How keys are split, which depends only on d. The results of a range are rows·dv elements, which are written
-// and read again. If keys are also values, a tile is small enough that its keys stay in the L2 cache until
-// they have been read as values.
+// How keys are split into ranges and tiles. The sizes depend only on d. A range has rows·dv results, which
+// are written and read again. If keys are also values, the keys of a tile stay in the L2 cache until the
+// kernel has read them as values.
 struct Cut {
   explicit Cut(const AttentionCall& x)
       : range(x.d <= 64 ? piece_size(512, 128) : piece_size(256, 128)),
@@ -36,8 +37,8 @@ struct Cut {
                           : 32) {}
   i64 range, tile;
 };
-// The values of this many keys are added to a few rows, and then to the next few rows, which find the values
-// in a cache.
+// The values of this number of keys are added to a few rows, then to the next few rows. The values are then
+// still in a cache.
 constexpr i64 keys_together = 16, few_rows = 4;
 
 // With heads = heads_of_key(), row r of a key head is query r / heads of the key head's query head r % heads.
@@ -58,14 +59,15 @@ i64 ranges_of(const AttentionCall& x) {
   return ceil_div(x.T, Cut(x).range);
 }
 
-// Whether several threads share the keys of a group. They do if there are few queries and there can be
-// several ranges. With many queries there are enough groups for all threads, and the results of ranges would
+// Whether several threads share the keys of a group. This is true if there are few queries and possibly
+// several ranges. With many queries, there are enough groups for all threads, and the results of ranges would
 // need much memory.
 bool shares_keys(const AttentionCall& x) {
   return x.L <= few_queries && ranges_of(x) > 1;
 }
 
-// Rows of a narrower type are converted once if more than one block of query rows reads them.
+// Whether keys and values of a narrower type are converted only once, because several blocks of query rows
+// read them.
 template <class C>
 bool copies(const AttentionCall& x) {
   return size_of(x.type) != sizeof(C) && rows_of_group(x) > 8;
@@ -94,8 +96,8 @@ struct Sums {
   }
 };
 
-// The offsets of keys, starting at key0, in elements from the data of their head. They are reused for the
-// next head of the sequence.
+// The offsets of keys, starting at key0. They are in elements, relative to the data of a head, so all heads
+// of a sequence can use them.
 struct Places {
   i64* at;
   i64 batch = -1, key0 = 0, count = 0;
@@ -131,7 +133,8 @@ struct Workspace {
   C *k, *v;                  // [tile × padded]: copies
 };
 
-// Keys that some query from `first` to `last` of a batch entry attends to, and the ranges that contain them.
+// The keys that at least one of the queries `first` to `last` of a batch entry attends to, and the ranges
+// that contain these keys.
 struct Seen {
   Seen(const AttentionCall& x, i64 b, i64 first_query, i64 last_query) {
     const KeyRange keys = Band(x, sequence_of_query(x, static_cast<int>(b), 0))
@@ -222,8 +225,8 @@ class Rows {
     const RowsInCache<C> own_k{s_.k, s_.own_k_at}, own_v{s_.v, s_.own_v_at};
     add_keys(own_k, one ? own_k : own_v, key0, from, to, s_.padded_d, s_.all.padded);
   }
-  // Returns `count` rows of a tile, starting at key0, followed by the rows to prefetch. In the last tile, the
-  // next head's rows are prefetched.
+  // Returns `count` rows of a tile, starting at key0, and the rows to prefetch. The last tile prefetches rows
+  // of the next head.
   RowsInMemory<S> rows_in_memory(const AttentionCall::TensorView& a, i64 key0, i64 count, i64 size,
                                  Places& places) const {
     const i64 fetched = size == 0 ? 0 : (ahead_bytes - 1) / (size * i64{sizeof(S)}) + 1;
@@ -237,8 +240,8 @@ class Rows {
     return {static_cast<const S*>(a.data) + group_.key_head * a.head, places.at, ahead,
             !last || group_.key_head + 1 == x_.Hk ? 0 : a.head};
   }
-  // Computes the offsets of keys key0 … key0 + count − 1. Keys beyond the last one have the offset of the
-  // last one.
+  // Computes the offsets of keys key0 … key0 + count − 1. Keys after the last one get the offset of the last
+  // key.
   void find_rows(const AttentionCall::TensorView& a, i64 key0, i64 count, i64* at) const {
     const i64 page = x_.table ? x_.page : x_.T, end = at_most(group_.seen.to, key0 + count);
     for (i64 key = key0; key < end;) {
@@ -283,7 +286,7 @@ class Rows {
     }
   }
 
-  // Adds values if rows attend to different keys. Rows that attend to the same keys are processed together.
+  // Adds values to rows that attend to different keys. Rows with the same keys are processed together.
   template <class R>
   void add_seen_values(const R& v, i64 key0, i64 from, i64 to, i64 dv) {
     const auto low = [&](i64 r) { return at_least(from, at_most(to, s_.first[r] - key0)); };
@@ -341,7 +344,7 @@ class Rows {
   Workspace<C>& s_;
   const Group& group_;
   const i64 rows_ = group_.rows, tile_ = Cut(x_).tile;
-  // The keys and values of sequences of this size are small enough to be in a cache.
+  // Whether the keys and values are small enough to be in a cache.
   const bool near_ =
       x_.B * x_.Hk * (group_.seen.to - group_.seen.from) * (x_.d + x_.dv) * static_cast<i64>(sizeof(S)) <=
       near_bytes;
@@ -351,7 +354,8 @@ class Rows {
   Sums<C> out_ = s_.range;
 };
 
-// Initializes a row before its first range. A sink is a first key whose value is 0.
+// Initializes a row before its first range. A sink has the effect of an additional first key with the value
+// 0.
 template <class S, class C>
 void start_row(const AttentionCall& x, i64 h, const Sums<C>& all) {
   const C none = static_cast<C>(-__builtin_inf());
@@ -403,8 +407,7 @@ void finish_row(const AttentionCall& x, i64 b, i64 h, i64 i, const Sums<C>& all)
 template <class S, class C>
 void run_groups(const AttentionCall& x, Workspace<C>& s, Worker& w) {
   const i64 groups = groups_of(x);
-  // The groups of a head start at its end: they attend to the most keys, and starting with them balances the
-  // threads.
+  // The last groups of a head attend to the most keys. They are processed first, which balances the threads.
   w.each(key_heads(x) * groups, [&](i64 part) {
     const i64 key_head = part / groups;
     const Group group(x, key_head / x.Hk, key_head % x.Hk, groups - 1 - part % groups);
@@ -420,8 +423,8 @@ void run_groups(const AttentionCall& x, Workspace<C>& s, Worker& w) {
   });
 }
 
-// Threads share the ranges of all groups, and then the rows. A part is a range of a group. If a range is the
-// only one of its sequence, its rows are finished immediately.
+// Threads first share the ranges of all groups, and then the rows. A part is one range of one group. If a
+// sequence has only one range, the part also finishes the rows.
 template <class S, class C>
 void run_ranges(const AttentionCall& x, Workspace<C>& s, const Sums<C>& parts, Worker& w) {
   const i64 groups = groups_of(x), heads = heads_of_key(x);

@@ -1,6 +1,7 @@
-// Products of a few rows with many, for attention with few queries, where most of the time is needed to read
-// the many rows. They are read in place, once for all rows that share them. Lanes run along a row. A score is
-// a dot product whose lanes are summed at the end, for as many scores at a time as a vector has lanes.
+// Products of a few query rows with many keys or values, for attention with few queries. Most of the time is
+// needed to read the keys and values. They are read in place, and only once for all query rows that share
+// them. The lanes of a vector are elements of a row. A score is a dot product, whose lanes are summed at the
+// end. If a vector has n lanes, the lanes of n scores are summed together.
 #pragma once
 
 #include "backends/cpu/kernels/simd.h"
@@ -9,9 +10,8 @@ namespace tg::cpu::TG_ISA {
 
 // ---- chunks ----
 
-// The unit of conversion. A chunk's vectors contain its elements in some order, which is the same for all
-// rows of a type. Sums over a row do not depend on this order, and store_chunk restores the order of
-// accumulated rows.
+// A chunk is the unit of conversion. Its vectors contain the elements in an order that depends only on the
+// type. Sums over a row do not depend on this order, and store_chunk restores the original order.
 template <class S>
 struct Chunk {
   static constexpr int vectors = 1, size = lanes<vector_t<S>>;
@@ -40,8 +40,8 @@ TG_INLINE void store_chunk(bfloat16* p, const F32* from) {
   __builtin_memcpy(static_cast<void*>(p), &pairs, sizeof pairs);
 }
 
-// Load or store the first n elements of a chunk. On a load, the others are 0. On a store, memory after them
-// is unchanged.
+// Load or store the first n elements of a chunk. A load sets the other elements to 0. A store leaves the
+// memory after the n elements unchanged.
 template <class S, class V>
 [[gnu::noinline]] void load_part_of_chunk(const S* p, i64 n, V* to) {
   S all[Chunk<S>::size] = {};
@@ -55,7 +55,7 @@ template <class S, class V>
   for (i64 i = 0; i < n; ++i) p[i] = all[i];
 }
 
-// Calls f(the chunk's offset in padded rows, its V vectors) for a row of `size` elements.
+// Calls f(offset of the chunk in padded rows, V vectors) for each chunk of a row of `size` elements.
 template <class S, class F>
 TG_INLINE void each_chunk(const S* row, i64 size, F f) {
   using V = vector_t<S>;
@@ -65,8 +65,8 @@ TG_INLINE void each_chunk(const S* row, i64 size, F f) {
   if (e < size) load_part_of_chunk(row + e, size - e, v), f(e, v);
 }
 
-// Rows at arbitrary addresses in memory. While an element of a row is read, the element at distance `skip` in
-// the row `ahead` rows later is prefetched into a cache near the core.
+// Rows at arbitrary addresses in memory. Each read of a row also prefetches data into a cache near the core:
+// the element at distance `skip` in the row that is `ahead` rows later.
 template <class S>
 struct RowsInMemory {
   using Element = S;
@@ -79,8 +79,7 @@ struct RowsInMemory {
   RowsInMemory from_column(i64 e) const { return {data + e, place, ahead, skip}; }
 };
 
-// Rows that need no prefetch instructions, because they are in a cache or the hardware prefetches them in
-// time.
+// Rows that need no prefetch instructions. They are in a cache, or the hardware prefetches them in time.
 template <class S>
 struct RowsInCache {
   using Element = S;
@@ -92,7 +91,8 @@ struct RowsInCache {
   RowsInCache from_column(i64 e) const { return {data + e, place}; }
 };
 
-// Calls f(number of rows as a constant, first row) for blocks of rows, the largest blocks first.
+// Divides rows into blocks, the largest ones first, and calls f(number of rows as a constant, first row) for
+// each.
 template <int most, class F>
 TG_INLINE void each_block(i64 rows, F f) {
   i64 r = 0;
@@ -107,12 +107,12 @@ TG_INLINE void each_block(i64 rows, F f) {
 
 // ---- sums of lanes, for as many vectors as a vector has lanes ----
 
-// Returns the lanes in the first or second half of each group of 2·Half lanes in both vectors (within 16
-// bytes if the group is smaller).
+// Divides both vectors into groups of 2·Half lanes. Returns the lanes in the first or second half of each
+// group. If a group has less than 16 bytes, lanes stay within their block of 16 bytes.
 template <int Half, bool Second, class V, int... l>
 TG_INLINE V halves_of(V a, V b, std::integer_sequence<int, l...>) {
   constexpr int W = sizeof...(l), unit = 16 / sizeof(V{}[0]), span = Half < unit ? unit : W;
-  constexpr auto source = [](int lane) {  // a span has lanes of a in its first half and of b in the second
+  constexpr auto source = [](int lane) {  // first half of a span: lanes of a; second half: lanes of b
     const int place = lane % span, nth = place % (span / 2);
     return place / (span / 2) * W + lane / span * span + nth / Half * 2 * Half + nth % Half +
            (Second ? Half : 0);
@@ -120,14 +120,15 @@ TG_INLINE V halves_of(V a, V b, std::integer_sequence<int, l...>) {
   return __builtin_shufflevector(a, b, source(l)...);
 }
 
-// Blocks of 16 bytes of the result are interleaved. Returns the vector at a position in the tree.
+// Returns the vector at a position in the tree. Its blocks of 16 bytes are interleaved.
 template <class V>
 constexpr int vector_of_place(int place) {
   constexpr int unit = 16 / sizeof(V{}[0]), blocks = lanes<V> / unit;
   return place % blocks * unit + place / blocks;
 }
 
-// Lane i of the result is the sum over all lanes of v[i]: halves of a vector are added, then quarters, …
+// Lane i of the result is the sum over all lanes of v[i]. First the halves of a vector are added, then the
+// quarters, and so on.
 template <int First, int Count, class V>
 TG_INLINE V lane_sums_of(const V* v) {
   if constexpr (Count == 1) {
@@ -146,8 +147,9 @@ TG_INLINE V lane_sums(const V* v) {
 
 // ---- scores ----
 
-// a[h][j] = ⟨q[h], k[j]⟩ for Heads rows of q, in chunks padded with zeros, and for as many keys j = key … as
-// make a vector of scores. Keys at `end` and later are read as the last one.
+// Computes one vector of scores a[h][j] = ⟨q[h], k[j]⟩ per row h, for Heads rows of q and keys j = key, key +
+// 1, …. Rows of q consist of chunks padded with zeros. Instead of keys at `end` and later, the last key is
+// read.
 template <int Heads, class Keys, class C>
 TG_INLINE void score_vector(const C* q, i64 q_row, const Keys& k, i64 key, i64 end, i64 size, C* a,
                             i64 a_row) {
@@ -155,7 +157,7 @@ TG_INLINE void score_vector(const C* q, i64 q_row, const Keys& k, i64 key, i64 e
   using S = typename Keys::Element;
   constexpr int W = lanes<V>, keys = W / Heads;
   V sum[W];  // [Heads][keys]
-  // Number of keys read in parallel. It is small if the hardware prefetcher must detect the accesses.
+  // Number of keys read in parallel. It is small if the code relies on the hardware prefetcher.
   constexpr int few = Keys::fetches && Heads < 4 ? Heads : 4, together = keys < few ? keys : few;
 #pragma GCC unroll 16
   for (int first = 0; first < keys; first += together) {
@@ -212,7 +214,7 @@ void score_rows(const C* q, i64 q_row, const Keys& k, i64 from, i64 to, i64 size
 // ---- values ----
 
 // g[h][…] += Σ_j p[h][j]·v[j][…] over keys from … to − 1, for Heads rows and Chunks chunks of columns. If
-// Part, there are only `columns` columns.
+// Part is true, there are only `columns` columns.
 template <int Heads, int Chunks, bool Part, class Values, class C>
 TG_INLINE void add_value_block(const C* p, i64 p_row, const Values& v, i64 from, i64 to, i64 columns, C* g,
                                i64 g_row) {

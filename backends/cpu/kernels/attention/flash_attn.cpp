@@ -1,5 +1,5 @@
-// flash_attn, flash_attn_backward and paged_attn: checks of the data of every run, and the attention kernels.
-// The file also contains the dropout mask as a separate op.
+// flash_attn, flash_attn_backward and paged_attn: they check the data of every run and call the attention
+// kernels. This file also contains the op that computes the dropout mask.
 #include "backends/cpu/kernels/attention/attention.h"
 #include "backends/cpu/kernels/kernels.h"
 
@@ -11,7 +11,8 @@ AttentionCall attention_of(const Call& c) {
   return attention_call(c.in, c.out, c.attrs->as<AttentionAttrs>());
 }
 
-// Whether the boundaries start at 0, increase and stay within `rows`. Reports the first one that does not.
+// Whether the boundaries start at 0, increase and stay within `rows`. Reports the first boundary that
+// violates this.
 bool are_boundaries(Worker& w, const std::int32_t* cu, std::int64_t segments, std::int64_t rows) {
   std::int64_t before = 0;
   for (std::int64_t s = 0; s <= segments; ++s) {
@@ -21,8 +22,8 @@ bool are_boundaries(Worker& w, const std::int32_t* cu, std::int64_t segments, st
   return true;
 }
 
-// Sequences and lengths are run-time data. If they exceed the tensors, every thread returns without computing
-// anything.
+// Whether the boundaries and lengths, which are run-time data, are within the tensors. If they are not, every
+// thread returns without computing anything.
 bool are_within(Worker& w, const AttentionCall& n) {
   if (n.cu_q) return are_boundaries(w, n.cu_q, n.segments, n.L) && are_boundaries(w, n.cu_k, n.segments, n.T);
   for (std::int64_t b = 0; n.lengths && b < n.B; ++b) {
@@ -33,11 +34,11 @@ bool are_within(Worker& w, const AttentionCall& n) {
   return true;
 }
 
-// paged_attn computes any number of rows as in decoding, so that results do not depend on their number.
+// paged_attn uses the decoding kernel for any number of rows, so results do not depend on the number of rows.
 AttentionCall paged_of(const Call& c) {
   return paged_attention_call(c.in, c.out, c.attrs->as<PagedAttentionAttrs>());
 }
-// Whether the table, if there is one, contains a page of the pool for all keys.
+// Whether each table entry for an existing key is a page of the pool. True without a table.
 bool are_in_pool(Worker& w, const AttentionCall& n) {
   for (std::int64_t b = 0; n.table && b < n.B; ++b) {
     const std::int64_t pages = (kv_length(n, static_cast<int>(b)) + std::int64_t{n.page} - 1) / n.page;

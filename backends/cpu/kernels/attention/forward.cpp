@@ -1,6 +1,6 @@
-// FlashForward2 [Stratos, FlashAttention §D] by query tiles. For each tile, one pass over the keys that it
-// attends to updates the running maximum c, the running sum π and G = Σ exp(A − c)·V. O = G ⊘ π and ξ = c +
-// log π are written once at the end.
+// FlashForward2 [Stratos, FlashAttention §D] by query tiles. For each tile, the kernel makes one pass over
+// the keys that the tile attends to. It updates the running maximum c, the running sum π and G = Σ exp(A −
+// c)·V. At the end it writes O = G ⊘ π and ξ = c + log π.
 #include <cstdio>
 
 #include "backends/cpu/kernels/attention/attention.h"
@@ -12,7 +12,8 @@ namespace {
 constexpr i64 query_block = 64;  // Γ: maximum number of columns
 constexpr i64 key_block = 128;   // Λ
 
-// The division of queries into tiles. A tile contains `heads` whole heads of one key head if they are short.
+// The division of queries into tiles. If sequences are short, a tile contains `heads` complete heads that
+// share a key head.
 struct Grid {
   explicit Grid(const AttentionCall& x) {
     const i64 group = x.H / x.Hk;
@@ -119,8 +120,8 @@ void run(const AttentionCall& x, Worker& w) {
   Workspace<C> s(carver, x, grid);
   const TilesInUse<TileUnit> tiles(s.work);
   const i64 group = x.H / x.Hk;
-  // The tiles of a head start at its end. With a causal mask they are the longest, and starting with them
-  // balances the threads.
+  // With a causal mask, the last tiles of a head have the most keys. They are processed first, which balances
+  // the threads.
   w.each(key_heads(x) * grid.groups * grid.tiles, [&](i64 part) {
     const i64 tile = grid.tiles - 1 - part % grid.tiles;
     const i64 head_group = part / grid.tiles % grid.groups,

@@ -1,7 +1,7 @@
-// Shared by the forward and backward of attention: the query tile, the keys that it attends to, and the score
-// tile Aᵀ[keys × queries]. Scores are in the units of ScoreUnit, with every option applied. Keys are rows and
-// queries are lanes. So a softmax iterates down the rows without horizontal sums, and K is the broadcast
-// operand of the micro-kernel, in place.
+// Shared by the forward and backward of attention: the query tile, the keys that the tile attends to, and the
+// score tile Aᵀ[keys × queries]. Scores are in the units of ScoreUnit, and all options are applied to them.
+// Keys are rows and queries are lanes, so a softmax needs no horizontal sums. The micro-kernel can read K in
+// place, as the broadcast operand.
 #pragma once
 
 #include "backends/cpu/kernels/attention/attention.h"
@@ -14,7 +14,7 @@ namespace tg::cpu::TG_ISA {
 
 constexpr double log2_e = 1.4426950408889634074, ln_2 = 0.69314718055994530942;
 
-// 2^x for x that is not far above 0, with an error of at most 2 ulp. 2^-∞ = 0.
+// 2^x, for x at most slightly above 0. The error is at most 2 ulp. 2^-∞ = 0.
 TG_INLINE F32 exp2_of_score(F32 x) {
 #if TG_VECTOR_BYTES == 64
   const F32 r = (F32)_mm512_reduce_ps((__m512)x, 9);  // x - floor(x); the polynomial is fitted to [0, 1)
@@ -29,7 +29,7 @@ TG_INLINE F64 exp2_of_score(F64 x) {
   return exp2(x);
 }
 
-// Hands out pieces of a thread's scratch, each 64-byte aligned. With a null base it only computes the size.
+// Divides a thread's scratch into 64-byte aligned pieces. If the base is null, only computes the size.
 struct Carver {
   std::byte* base;
   std::size_t used = 0;
@@ -48,12 +48,12 @@ inline i64 key_heads(const AttentionCall& x) {
   return i64{x.B} * x.Hk;
 }
 
-// Queries i0 … i1-1 of heads h0 … h1-1 (of one key head), one per column of the score tile. C is the compute
-// type, here and below. S is the storage type.
+// Queries i0 … i1-1 of heads h0 … h1-1, which share a key head. Each query is a column of the score tile.
+// Here and below, C is the compute type and S the storage type.
 template <class C>
 struct QueryTile {
   i64 b, h0, h1, i0, i1;
-  i64 count = 0, width = 0;          // columns in use; rounded up to the vector, the row length of tiles
+  i64 count = 0, width = 0;          // columns in use; the row length of tiles
   i64 from = 0, to = 0;              // keys that at least one column attends to
   i64 all_from = 0, all_to = 0;      // keys that every column attends to (empty: from > to)
   std::int32_t *first, *last;        // [width]: keys of each column
@@ -104,7 +104,8 @@ void multiply_all(i64 elements, C factor, C* a) {
   for (i64 e = 0; e < elements; e += Tile<C>::width) store(a + e, load(a + e) * f);
 }
 
-// The transposed query-side rows [size × width] times `factor`. Columns beyond the tile are 0.
+// Transposes the rows of the queries to [size × width] and multiplies them by `factor`. Columns beyond the
+// tile are 0.
 template <class C>
 void load_transposed(const AttentionCall& x, const AttentionCall::TensorView& a, const QueryTile<C>& t,
                      i64 size, C factor, C* to) {
@@ -124,8 +125,8 @@ void load_transposed(const AttentionCall& x, const AttentionCall::TensorView& a,
   multiply_all(size * t.width, factor, to);
 }
 
-// Rows row0 … row0+rows-1 of a head as an operand of the micro-kernel: in place, or converted into `copy`,
-// whose rows have `padded` elements.
+// Rows row0 … row0+rows-1 of a head as an operand of the micro-kernel. They are used in place or converted
+// into `copy`. Rows of `copy` have `padded` elements.
 template <class C>
 struct Rows {
   const C* data;
@@ -144,13 +145,13 @@ Rows<C> load_rows(const AttentionCall& x, const AttentionCall::TensorView& a, i6
   return {copy, padded, Form::padded};
 }
 
-// Rows of a head in place, starting at row0, in bf16.
+// Rows of a head in bf16, in place, starting at row0.
 inline Strided<bfloat16> rows_at(const AttentionCall::TensorView& a, i64 b, i64 h, i64 row0) {
   return {static_cast<const bfloat16*>(a.data) + element_offset<float>(a, b, h, row0), a.row, 1};
 }
 
-// C[m×n] = A[m×k]·B[k×n], added to C if `adds`. B is `rows`. If the GEMM runs on tiles (`work` is not null),
-// B is instead the unconverted operand in place.
+// C[m×n] = A[m×k]·B[k×n], added to C if `adds` is true. If the GEMM runs on tiles (`work` is not null), B is
+// the unconverted operand in place. Otherwise B is `rows`.
 template <class C>
 void add_product(float* work, i64 m, i64 n, i64 k, Strided<C> a, Strided<bfloat16> b, const Rows<C>& rows,
                  C* c, i64 ld, bool adds) {
@@ -162,7 +163,7 @@ void add_product(float* work, i64 m, i64 n, i64 k, Strided<C> a, Strided<bfloat1
 // Whether rows must be copied before use, for one of these reasons:
 // - Their dtype is not C.
 // - Their length makes vector loads partial, and partial loads are slow on this machine.
-// - They are the broadcast operand, and all of them map to the same sets of the L1 cache.
+// - They are the broadcast operand, and all rows map to the same sets of the L1 cache.
 template <class C>
 bool needs_copy(const AttentionCall& x, const AttentionCall::TensorView& a, i64 size, bool broadcast) {
   if (size_of(x.type) != sizeof(C)) return true;
@@ -186,8 +187,8 @@ struct OptionTiles {
   }
 };
 
-// The units of a score tile. Without softcap and bias a score is q·k, unscaled. Rounding q·scale would make
-// differences between large scores inaccurate.
+// The units of a score tile. Without softcap and bias, a score is q·k, without the scale. If q·scale were
+// rounded, differences between large scores would be inaccurate.
 template <class C>
 struct ScoreUnit {
   explicit ScoreUnit(const AttentionCall& x) {
@@ -200,7 +201,7 @@ struct ScoreUnit {
     if (x.softcap != 0 || !x.bias.data)  // a bias is added to q·k times `scale`
       of_q = static_cast<C>(x.softcap != 0 ? x.scale / x.softcap : x.scale);
   }
-  C of_q = 1;     // factor of q, so that q·k is a score or the argument of tanh
+  C of_q = 1;     // factor of q; then q·k is a score or the argument of tanh
   C exponent;     // factor that converts a score to an exponent of 2
   C natural = 1;  // factor that converts a score to A
 
@@ -208,7 +209,7 @@ struct ScoreUnit {
   C of(C a) const { return a / natural; }
 };
 
-// t and o of rows with the largest score c (most_plain_exponent). V: a vector or a scalar.
+// t and o of rows whose largest score is c; see most_plain_exponent. V is a vector or a scalar.
 template <class V>
 struct ExponentBase {
   V shift, offset;
@@ -272,7 +273,7 @@ void cap_scores(i64 elements, C cap, C* a, C* slope) {
   }
 }
 
-// Adds bias[b, h, i, j] to a[j][column of i] times `unit`.
+// Multiplies a[j][column of i] by `unit` and adds bias[b, h, i, j].
 template <class C>
 void add_bias(const AttentionCall& x, const QueryTile<C>& t, i64 key0, i64 keys, C by, C* a, C* tile) {
   using V = vector_t<C>;
@@ -318,8 +319,8 @@ void mask_scores(const QueryTile<C>& t, i64 key0, i64 keys, C* a) {
   }
 }
 
-// Computes Aᵀ[keys × width] for keys key0 …, from K rows and the packed queries [d × width]. If there is
-// `work` for tiles, the GEMM runs on tiles and reads the operands in place.
+// Computes Aᵀ[keys × width] from the rows of K, starting at key0, and the packed queries [d × width]. If
+// `work` is not null, the GEMM runs on tiles and reads the operands in place.
 template <class C>
 void scores(const AttentionCall& x, const QueryTile<C>& t, i64 key0, i64 keys, const Rows<C>& k, const C* q,
             C* a, const OptionTiles<C>& tiles, float* work) {
@@ -336,7 +337,7 @@ void scores(const AttentionCall& x, const QueryTile<C>& t, i64 key0, i64 keys, c
 // ---- the softmax of a tile ----
 
 // c_new = max(c, A.max), π = exp(c − c_new)·π + exp(A − c_new).sum, A = exp(A − c_new), down the columns.
-// Returns whether any c has increased, so that G must be scaled down.
+// Returns whether any c has increased. G must then be scaled down.
 template <class C>
 bool softmax_step(i64 keys, i64 width, C exponent, C* a, C* top, C* sum, C* shrink) {
   using V = vector_t<C>;

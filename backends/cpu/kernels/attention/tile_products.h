@@ -1,6 +1,6 @@
-// The GEMMs of attention in bf16 on tiles, if the processor has them. Operands are packed into the order of
-// tiles for each GEMM, which costs little compared with the exponentials. P and z_A, which are f32 between
-// two GEMMs, are rounded to bf16 as operands. Sums are f32.
+// The GEMMs of attention in bf16, on tiles if the processor has them. Each GEMM packs its operands into the
+// order of tiles. Packing costs little compared with the exponentials. P and z_A are stored in f32 and
+// rounded to bf16 as operands. Sums are f32.
 #pragma once
 
 #include <type_traits>
@@ -11,7 +11,7 @@
 
 namespace tg::cpu::TG_ISA {
 
-#if defined(TG_TILE_UNIT)  // a model of them, in tests
+#if defined(TG_TILE_UNIT)  // tests define a model of tiles
 using TileUnit = TG_TILE_UNIT;
 inline bool has_tile_unit() {
   return true;
@@ -30,9 +30,10 @@ inline bool has_tile_unit() {
 template <class C>
 inline constexpr bool may_use_tiles = std::is_same_v<C, float> && !std::is_void_v<TileUnit>;
 
-// Whether a call's GEMMs run on tiles. `queries`: per tile. With fewer queries, a tile has several heads,
-// whose rows are not one matrix. In packed sequences, rows that belong to no sequence may contain NaN, which
-// only the vector code excludes. The result does not depend on the number of batch entries.
+// Whether the GEMMs of a call run on tiles. `queries` is the number of queries per tile. With fewer queries,
+// a query tile has several heads, whose rows do not form one matrix. In packed sequences, rows outside of all
+// sequences may contain NaN. Only the vector code skips such rows. The result does not depend on the number
+// of batch entries.
 template <class C>
 bool is_on_tiles(const AttentionCall& x, i64 queries) {
   if constexpr (!may_use_tiles<C>) return false;
@@ -51,8 +52,8 @@ struct Strided {
 inline i64 blocks_along(i64 n) {
   return ceil_div(n, block_side);
 }
-// Returns the number of scratch floats for GEMMs whose m, n and k are at most `rows` (of keys or queries) or
-// `size`.
+// Returns the number of scratch floats for GEMMs. Each of m, n and k is at most `rows`, the number of keys or
+// queries, or at most `size`.
 inline i64 tile_product_floats(i64 rows, i64 size) {
   const i64 longest = blocks_along(rows), across = blocks_along(size);
   return (2 + at_least(longest, across) + across * longest) * block_floats;
@@ -94,8 +95,8 @@ void pack_left_block(Strided<float> a, i64 rows, i64 depth, float* to) {
     }
 }
 
-// C[m×width] = A[m×k]·B[k×n], added to C if `adds`. B is 0 in columns from n to `width`, the next multiple of
-// the vector. `work` has the size that tile_product_floats returns.
+// C[m×width] = A[m×k]·B[k×n], added to C if `adds` is true. `width` is n rounded up to whole vectors. B is 0
+// in columns n and later. `work` has the size that tile_product_floats returns.
 template <class Unit, class A>
 void tile_product(i64 m, i64 n, i64 k, Strided<A> a, Strided<bfloat16> b, float* c, i64 ld, i64 width,
                   bool adds, float* work) {
