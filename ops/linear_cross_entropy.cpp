@@ -87,7 +87,7 @@ Tensor gemm_of_rows(const Tensor& a, const Tensor& b, std::int64_t unit) {
   return unit > 0 ? product_in_units_of_rows(a, b, unit) : matmul(a, b);
 }
 
-// Returns scaledᵀ·G, computed in units of rows. If the partial sum of z_w is defined, adds it.
+// Returns scaledᵀ·G. Adds the products of `unit` rows at a time, and the partial sum of z_w if it is defined.
 Tensor weight_gradient(const Tensor& w, const Tensor& scaled, const Tensor& G, const Tensor& before,
                        std::int64_t unit) {
   if (!is_column_major(w)) return product_in_units_of_k(transpose(scaled, 0, 1), G, before, unit);

@@ -25,8 +25,8 @@ struct LinearCrossEntropyOptions {
   std::int64_t unit_rows = 0;
 };
 
-// Returns the default unit for a number of classes. It is the number of rows with 2^25 logits, rounded up to
-// a power of two, but at least 4,096. Throws Error for less than 1 class.
+// Returns the default unit for a number of classes. It is 2^25 / classes, rounded up to a power of two, but
+// at least 4,096 rows. Throws Error for less than 1 class.
 std::int64_t linear_cross_entropy_unit(std::int64_t classes);
 
 // Returns cross_entropy(linear(x, w), targets): x [..., c], w [c, V], targets [...] of type i64 or i32. x and

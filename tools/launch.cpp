@@ -215,8 +215,8 @@ class Watch {
     return common_.board ? &common_.board->state(static_cast<int>(i)) : nullptr;
   }
 
-  // Whether the rank's process group contains a program that publishes its state. The program is the rank's
-  // process. If that process is a script, the script started the program.
+  // Whether the rank's process group contains a program that publishes its state. The program is either
+  // the rank's process itself or, if that is a script, a process that the script started.
   bool has_program(std::size_t i) const {
     const os::ProcessId program = state(i) ? state(i)->process.load() : 0;
     return program > 0 && os::is_in_group(program, ranks_[i].process);

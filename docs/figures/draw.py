@@ -405,8 +405,8 @@ def attention_memory():
     entry(728, 141, 220, 30, BLUE, "P, rounded", "64 × 128 16 bits")
     entry(728, 180, 220, 30, AMBER, "G, then O", "64 × dv f32")
     entry(728, 219, 220, 30, AMBER, "c, π", "64 each")
-    p.text(728, 270, "A and P exist only here, one tile", 11, RED)
-    p.text(728, 285, "at a time: nothing of size L·T", 11, RED)
+    p.text(728, 270, "A and P exist only here, as tiles;", 11, RED)
+    p.text(728, 285, "no matrix of L × T elements", 11, RED)
     p.text(728, 300, "is ever written to memory", 11, RED)
     for x0, x1, y, color in ((182, 244, 175, GREEN), (394, 456, 175, GREEN), (664, 728, 117, BLUE)):
         p.line(x0 + 2, y, x1 - 3, y, color, 2, arrow=True)

@@ -21,7 +21,8 @@ constexpr const char* adapter_writer = "save_adapter";
 constexpr const char* config_file = "adapter_config.json";
 constexpr const char* tensor_file = "adapter_model.safetensors";
 constexpr const char* root = "base_model.model.";  // prefix of names in PEFT's files
-// The ending of the head's weight. PEFT saves that weight of the model together with an adapter of the head.
+// The suffix of the name of the head's weight. PEFT saves that weight of the model together with an adapter
+// of the head.
 constexpr std::string_view base_end = ".base_layer.weight";
 
 std::string reading(const std::string& what) {

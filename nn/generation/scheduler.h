@@ -91,8 +91,8 @@ class Scheduler {
   // Adds a generated token. Throws Error if the sequence already has `most` tokens.
   void append(Id sequence, std::int32_t token);
   // Announces a token that a started run will generate and that append() will add later. Until then, the
-  // sequence is planned as if it had the token, but it cannot join. Throws the errors of append(), and Error
-  // for a sequence with unread tokens.
+  // sequence is planned as if it had the token, but it cannot join the batch. Throws the errors of append(),
+  // and Error for a sequence with unread tokens.
   void expect(Id sequence);
   // Removes a sequence that has ended or was canceled. Its pages become free, but sequences with the same
   // prefix may still find them.

@@ -11,7 +11,8 @@ Checks golden models of tests/io/pretrained, with a tokenizer of single characte
 - The first validation loss of `train --model` equals the loss of the base model in transformers, also for
   prompts with completions.
 
-- A fine-tuned model opens in transformers after `export --to hf`, with the loss of `evaluate` and the text of `generate`.
+- After `export --to hf`, a fine-tuned model opens in transformers. Its loss equals that of `evaluate`, and its text equals
+  that of `generate`.
 
 Exits with status 77 if transformers is not installed."""
 import json

@@ -1,5 +1,6 @@
-// Tests tokenizers. Every byte string must survive a round trip. Training must find the merges of the
-// definition. A saved tokenizer can be loaded. If a tokenizer is invalid, the error names the reason.
+// Tests tokenizers. Every byte string must survive a round trip. Training must find the same
+// merges as a direct implementation of the definition. A saved tokenizer can be loaded. If a tokenizer is
+// invalid, the error names the reason.
 #include <tilegrad/io/text/tokenizer.h>
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// Runs many requests in an Engine. Their sequences must equal those of batches of one and of Generator.
+// Runs many requests in an Engine. Each sequence must equal the result of a batch of one request,
+// and the result of Generator.
 #include <tilegrad/nn/generation/generate.h>
 
 #include <gtest/gtest.h>

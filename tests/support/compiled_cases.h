@@ -394,8 +394,8 @@ inline void record_kept_epilogue(Recorded& r) {
     if (r.g.label_of(n) == "h.0/gelu_tanh") r.fetch.push_back(r.g.tensor(n.first_out));
 }
 
-// If a value is first used late, its step moves. If a value is computed from a parameter, it can be
-// recomputed until the parameter changes.
+// If all uses of a value are late, the value's step is moved towards them. If a value is computed from a
+// parameter, it can be recomputed until the parameter changes.
 inline void record_late(Recorded& r) {
   Graph& g = r.g;
   Parameter w = parameter_of("w", {64, 64});

@@ -204,7 +204,7 @@ void CommandLine::declare_examples() {
       "--batch 8 --backend cuda --dtype bf16 --compare --plot step.png",
       "compare a model's training step with PyTorch's, and show its profile");
   args.example("bench lora --backend cuda --dtype bf16",
-               "compare fine-tuning of GPT-2 with LoRA and of all its parameters");
+               "compare two ways to fine-tune GPT-2: with LoRA, and all parameters");
   args.example("launch -n 2 bench ranks --backend cuda --dtype bf16", "measure the collectives on two GPUs");
   args.example(
       "launch -n 2 bench ranks --backend cuda --dtype bf16 --layers 12 --heads 12 --width 768 --context 1024 "

@@ -97,4 +97,4 @@ def read_tokens(options):
         text = data.decode()
         ids = {character: id for id, character in enumerate(sorted(set(text)))}
         return array.array("I", [ids[character] for character in text])
-    raise ValueError("--tokenizer bpe is learned by train: convert the text with `tokens` and use --tokens")
+    raise ValueError("train learns the tokenizer for --tokenizer bpe: convert the text with `tokens` and use --tokens")

@@ -19,8 +19,8 @@ constexpr std::uint64_t weights_seed = 0;  // seed of the initial weights
 // The FLOPs that a training step of a model needs, independent of how a program computes it. A forward pass
 // multiplies each token by each weight once, which is 2 FLOPs. A backward pass needs twice as many FLOPs. The
 // total is 6 FLOPs per weight and token [Kaplan et al., Scaling Laws for Neural Language Models, 2020, §2.1].
-// Attention is added [Chowdhery et al., PaLM, 2022, appendix B]. Only the visible pairs of query and key are
-// counted, which is half of the number in the paper. Recomputation is not counted.
+// The FLOPs of attention are added [Chowdhery et al., PaLM, 2022, appendix B]. Only the visible pairs of
+// query and key are counted, which is half of the number in the paper. Recomputation is not counted.
 struct ModelFlops {
   double tokens = 0;  // per step
   // of linear layers and the head (tied or not), but without embedding lookups, gains and biases

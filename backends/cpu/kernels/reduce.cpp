@@ -217,9 +217,9 @@ struct Reduction {
     return buffer;
   }
 
-  // Returns n elements at an offset, which the fused ops compute. Each element is computed once. For a long
-  // row, a call computes n elements. For a short row, it computes the whole row and as many of the following
-  // rows as fit in a block.
+  // Computes n elements at an offset by the fused ops, and returns them. Each element is computed once. For a
+  // long row, a call computes n elements. For a short row, it computes the whole row and as many of the
+  // following rows as fit in a block.
   const C* made_values(i64 offset, i64 n, C* buffer, Made<C>& made) const {
     if (offset + n > made.end) {
       const i64 rows = plan.count <= block ? block / plan.count * plan.count : n, left = made.limit - offset;

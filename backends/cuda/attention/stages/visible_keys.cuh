@@ -33,7 +33,8 @@ struct VisibleKeys {
   __device__ void set(const AttentionCall& x, int b, int i0, int thread, int threads) {
     set_each([&](int n) { return keys_visible_to(x, b, i0 + n); }, thread, threads);
   }
-  // Sets the keys if the x.L queries belong to several heads with `each` queries. Called by one warp.
+  // Sets the keys if the x.L queries belong to several heads, with `each` queries per head. Called by one
+  // warp.
   __device__ void set_of_heads(const AttentionCall& x, int b, int i0, int each) {
     AttentionCall one = x;
     one.L = each;
