@@ -287,7 +287,7 @@ class Projection {
   }
 
  private:
-  // The gradient's slope in the direction, and the magnitude of its terms.
+  // The directional derivative from the gradient, and the sum of the magnitudes of its terms.
   struct Along {
     double slope = 0, size = 0;
   };

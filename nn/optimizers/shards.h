@@ -37,7 +37,8 @@ struct NewWeight {
 };
 
 // How weights are read between two updates. With ranks, some weights are read only through their
-// low-precision copies. Each rank then updates its own shards of the weight, and the whole copy.
+// low-precision copies. Each rank then updates its own shards of the weight,
+// and all elements of the copy.
 struct WeightReading {
   std::vector<Parameter> copies = {};  // by parameter; empty if it has no copy
   std::vector<bool> only_copies = {};  // by parameter: whether only its copy is read
