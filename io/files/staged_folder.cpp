@@ -75,12 +75,14 @@ void StagedFolder::publish_file(const std::string& name) {
 
 void StagedFolder::publish() {
   require_new_folder(folder_, who_);
-  std::error_code error;
-  fs::remove(path(mark_name), error);
-  check_file(who_, "write", folder_, error.value());
   sync_directory(staged_, who_);
   check_file(who_, "create", folder_, os::rename_new(staged_, folder_));
   staged_.clear();
+  // The mark is removed last. Without it, the next process would not remove the hidden folder of a killed one.
+  std::error_code error;
+  fs::remove(folder_ + "/" + mark_name, error);
+  check_file(who_, "write", folder_, error.value());
+  sync_directory(folder_, who_);
   sync_directory(parent_, who_);
 }
 
