@@ -78,7 +78,8 @@ void StagedFolder::publish() {
   sync_directory(staged_, who_);
   check_file(who_, "create", folder_, os::rename_new(staged_, folder_));
   staged_.clear();
-  // The mark is removed last. Without it, the next process would not remove the hidden folder of a killed one.
+  // The mark is removed last. Without it, the next process would not remove the hidden folder of a killed
+  // one.
   std::error_code error;
   fs::remove(folder_ + "/" + mark_name, error);
   check_file(who_, "write", folder_, error.value());

@@ -11,7 +11,7 @@ namespace tg::io {
 void require_new_folder(const std::string& folder, const std::string& who);
 
 // Files are written to a hidden folder ".NAME.unfinished" next to the new one. publish() renames the hidden
-// folder. Until then, it is marked by a file ".unfinished" in it. If a folder with the hidden name exists
+// folder, and then removes the file ".unfinished" that marks it. If a folder with the hidden name exists
 // without this mark, the constructor throws Error. If a process is killed, the next process that creates the
 // same folder removes the remains. It never removes files of a process that is still writing.
 class StagedFolder {
