@@ -239,7 +239,7 @@ represent reproduce request require rerun reserve reset resolve respect restore 
 route run sample save scale schedule select send separate serialise serialize set share shard shorten show simplify skip smooth sort specialise specialize
 specify speed split spread stabilise stabilize stage standardise standardize start state stop store stream strip strengthen substitute support suppress swap switch
 synchronise synchronize sync tag teach template test throw tidy tighten time trace track train transform translate transpose treat trim truncate try tune
-turn bundle divide follow give polish renew unify unroll unpack unlock unset update upgrade upload use validate vectorise vectorize verify warn wait widen wire wrap write yield zero
+turn unify unroll unpack unlock unset update upgrade upload use validate vectorise vectorize verify warn wait widen wire wrap write yield zero
 """.split())
 
 # ----------------------------------------------------------------------------------------- extraction
