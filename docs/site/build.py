@@ -65,8 +65,10 @@ def stage_page(path, to, missing):
 def stage_reference(headers, to):
     """Writes one page for each header, and one for each area."""
     to.mkdir(parents=True)
+    listed = set()
     for name, folders in AREAS:
         mine = [h for h in headers if any(h == f or h.startswith(f + "/") for f in folders)]
+        listed |= set(mine)
         area = re.sub(r"\W+", "-", name.lower())
         lines = [name, "=" * len(name), "", ".. toctree::", "   :maxdepth: 1", ""]
         for header in mine:
@@ -76,7 +78,6 @@ def stage_reference(headers, to):
             (to / f"{page}.rst").write_text(
                 f"{title}\n{'=' * len(title)}\n\n.. doxygenfile:: {header}\n   :project: tilegrad\n", encoding="utf8")
         (to / f"{area}.rst").write_text("\n".join(lines) + "\n", encoding="utf8")
-    listed = {h for _, folders in AREAS for h in headers if any(h == f or h.startswith(f + "/") for f in folders)}
     if listed != set(headers):
         sys.exit(f"build.py: no area of the reference has {sorted(set(headers) - listed)}")
 

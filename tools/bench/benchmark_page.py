@@ -19,6 +19,7 @@ import textwrap
 COMPARATORS = {", cuDNN": "cuDNN", ", FA2": "FlashAttention-2", ", PyTorch": "PyTorch", "PyTorch, eager": "PyTorch, eager",
                "PyTorch, compiled": "PyTorch, compiled", "PyTorch, CUDA graphs": "PyTorch, CUDA graphs"}
 OPS = ("add", "gelu", "softmax", "layer_norm", "rms_norm", "cross_entropy", "rope", "embedding", "adamw", "sum over columns")
+PASSES = ("", "forward", "backward", "both", "step")  # in the order of the columns
 GPT2 = ["--layers", "12", "--heads", "12", "--width", "768", "--context", "1024", "--vocabulary", "50304", "--batch", "32"]
 TOY = ["--layers", "4", "--heads", "4", "--width", "128", "--context", "64", "--batch", "12"]
 
@@ -128,8 +129,7 @@ def table(section, rows):
         if column not in columns:
             columns.append(column)
         lines.setdefault(key, {})[column] = row
-    columns.sort(key=lambda c: (["", "forward", "backward", "step", "both"].index(c[0]) if c[0] in
-                                ("", "forward", "backward", "step", "both") else 9, c[1] != "", c[1]))
+    columns.sort(key=lambda c: (PASSES.index(c[0]), c[1]))
     head = ["", "shape", "dtype"] + [f"× {c[1]}" if c[1] else c[0] or section.value for c in columns]
     out = []
     for key, cells in lines.items():
