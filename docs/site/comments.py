@@ -6,8 +6,8 @@ enum value documents that field. The first block of a file documents the file. A
 documents nothing. If one declaration has several names, all of them get its comment. Lines that are indented
 by two or more spaces, except the following lines of a list item, are preformatted. Private members are left
 out, except virtual functions. Deleted functions, and defaulted functions without a comment, are left out too.
-None of these has a contract. Every declaration keeps its line number, so Doxygen's warnings have the line
-numbers of the header.
+None of these has a contract. The file's comment begins with an added line. After it, every line stays in order,
+so the line numbers in Doxygen's warnings are one too large.
 """
 import re
 import sys
