@@ -92,7 +92,8 @@ inline void expect_golden(const std::string& path, const GoldenLines& now, bool 
                     << (expected == golden.end() ? "no such line" : expected->second);
   }
   EXPECT_EQ(wrong, 0) << "lines differ from " << path
-                      << "; after an intended change, run with TG_WRITE_GOLDEN=1";
+                      << "; after an intended change, set TG_WRITE_GOLDEN=1 and run this test with CTest, "
+                         "which sets the variables that the test depends on";
   if (!complete) return;
   for (const auto& [what, result] : golden) EXPECT_TRUE(now.count(what)) << what << " is only in " << path;
 }
