@@ -87,6 +87,7 @@ set(TILEGRAD_PUBLIC_HEADERS
     train/training.h
     ops/block_norms.h
     ops/ceilings.h
+    ops/attention_expression.h
     ops/flash_attn.h
     ops/linear_cross_entropy.h
     ops/ops.h

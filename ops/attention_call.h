@@ -77,7 +77,13 @@ struct AttentionCall {
     int count = 0;
     TensorView k, v;
   } added;
-  bool fixed_keys = false;            // whether no other step of the program writes k and v
+  bool fixed_keys = false;  // whether no other step of the program writes k and v
+  // The score and mask functions; null: none. `plan` is the code that a backend has made of them.
+  const AttentionExpression* expression = nullptr;
+  const void* plan = nullptr;
+  const Arg *captured = nullptr,
+            *z_captured = nullptr;    // captured tensors, and gradients of those with a bit
+  std::int64_t needs_z_captured = 0;  // as in AttentionAttrs
   const std::int64_t* rng = nullptr;  // {seed, step}; rng_stride is their distance
   std::int64_t rng_stride = 1, stream = 0;
   std::uint32_t dropout_bound = 0;
@@ -241,6 +247,7 @@ namespace detail {
     n.dropout = a.dropout, n.stream = a.stream, n.dropout_bound = dropout_bound(a.dropout);
     n.rng = reinterpret_cast<const std::int64_t*>(address_of(x.rng)), n.rng_stride = x.rng->layout.strides[0];
   }
+  if (a.expression) n.expression = a.expression.get(), n.captured = x.captured;
   if (!a.backward) {
     n.o = operand_of(&out[0]), n.lse = address_of(&out[1]);
     if (a.has_lse_rest) n.lse_rest = address_of(&out[2]);
@@ -249,8 +256,10 @@ namespace detail {
   n.o = operand_of(x.o), n.lse = address_of(x.lse);
   n.z_o = operand_of(x.z_o), n.z_lse = address_of(x.z_lse);
   n.z_q = operand_of(&out[0]), n.z_k = operand_of(&out[1]), n.z_v = operand_of(&out[2]);
-  if (a.needs_z_bias) n.z_bias = bias_of(&out[3]);
-  if (a.needs_z_sink) n.z_sink = address_of(&out[out.size() - 1]);
+  const Arg* more = &out[2] + 1;
+  if (a.needs_z_bias) n.z_bias = bias_of(more++);
+  if (a.needs_z_sink) n.z_sink = address_of(more++);
+  n.z_captured = more, n.needs_z_captured = a.needs_z_captured;
   return n;
 }
 
@@ -270,6 +279,7 @@ namespace detail {
   n.table = reinterpret_cast<const std::int32_t*>(address_of(&in[3]));
   n.lengths = address_of(&in[4]);
   if (a.has_sink) n.sink = address_of(&in[5]);
+  if (a.expression) n.expression = a.expression.get(), n.captured = &in[4] + 1 + a.has_sink;
   n.o = operand_of(&out[0]), n.lse = address_of(&out[1]);
   n.scale = a.scale, n.softcap = a.softcap;
   n.causal = true, n.window_left = window_of(a.window_left);

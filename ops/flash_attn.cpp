@@ -75,11 +75,13 @@ void check_attention_operands(const Operands& x, const AttentionAttrs& a) {
   for (const Operand* t : {x.lse, x.z_lse})
     if (t && t->dtype != compute_type(dtype)) throw DTypeError("needs ξ in the compute type");
   if (x.rng) detail::require_rng(*x.rng);
+  if (a.expression) detail::check_captured(*a.expression, dtype, x.captured);
 }
 
 void check_count(std::span<const Operand> in, const AttentionAttrs& a) {
   detail::require_operands(in, std::size_t{3} + (a.backward ? 3 : 0) + a.has_z_lse + a.has_bias + a.has_sink +
-                                   (a.packed ? 2 : 0) + a.has_lengths + (a.dropout > 0));
+                                   (a.packed ? 2 : 0) + a.has_lengths + (a.dropout > 0) +
+                                   static_cast<std::size_t>(a.captured()));
 }
 
 std::vector<OutSpec> infer_forward(std::span<const Operand> in, const Attrs& attrs) {
@@ -106,7 +108,8 @@ Layout gradient_layout(const Layout& l) {
 std::vector<OutSpec> infer_backward(std::span<const Operand> in, const Attrs& attrs) {
   const auto& a = attrs.as<AttentionAttrs>();
   check_count(in, a);
-  if (!a.backward || (a.needs_z_bias && !a.has_bias) || (a.needs_z_sink && !a.has_sink))
+  if (!a.backward || (a.needs_z_bias && !a.has_bias) || (a.needs_z_sink && !a.has_sink) ||
+      a.needs_z_captured < 0 || a.needs_z_captured >> a.captured() != 0)
     throw Error("got attributes that are not of a backward");
   const Operands x(in, a);
   check_attention_operands(x, a);
@@ -121,6 +124,8 @@ std::vector<OutSpec> infer_backward(std::span<const Operand> in, const Attrs& at
   for (const Operand* t : {x.q, x.k, x.v}) outs.push_back({t->dtype, gradient_layout(t->layout)});
   if (a.needs_z_bias) outs.push_back({x.bias->dtype, row_major(x.bias->shape())});
   if (a.needs_z_sink) outs.push_back({x.sink->dtype, row_major(x.sink->shape())});
+  for (int c = 0; c < a.captured(); ++c)
+    if (a.needs_z_captured >> c & 1) outs.push_back({x.captured[c].dtype, row_major(x.captured[c].shape())});
   return outs;
 }
 
@@ -142,11 +147,18 @@ Tensors attention_gradient(const Backprop& g) {
   a.has_z_lse = g.z[1].defined();
   a.needs_z_bias = x.bias && g.needed[index_of(x.bias, g.in)];
   a.needs_z_sink = x.sink && g.needed[index_of(x.sink, g.in)];
+  a.needs_z_captured = 0;
+  for (int c = 0; c < a.captured(); ++c)
+    if (is_float(x.captured[c].dtype()) && g.needed[index_of(x.captured + c, g.in)])
+      a.needs_z_captured |= std::int64_t{1} << c;
   const Tensors z = graph.record(flash_attn_backward_op, in, a, Where::current());
   Tensors out(g.in.size());
   std::copy_n(z.begin(), 3, out.begin());
-  if (a.needs_z_bias) out[index_of(x.bias, g.in)] = z[3];
-  if (a.needs_z_sink) out[index_of(x.sink, g.in)] = z.back();
+  auto more = z.begin() + 3;
+  if (a.needs_z_bias) out[index_of(x.bias, g.in)] = *more++;
+  if (a.needs_z_sink) out[index_of(x.sink, g.in)] = *more++;
+  for (int c = 0; c < a.captured(); ++c)
+    if (a.needs_z_captured >> c & 1) out[index_of(x.captured + c, g.in)] = *more++;
   return out;
 }
 
@@ -179,20 +191,22 @@ Cost attention_cost(std::span<const Operand> in, std::span<const Operand>, const
 //   key, so each key counts twice.
 // - The backward also computes z_P, a sum over dv products, and z_s from z_P by three operations. One more
 //   sum follows. It is the longest of three sums. They are over the keys, over all queries that read a key
-//   head, and over all scores that read one bias or sink element.
+//   head, and over all scores that read one element of a bias, a sink or a captured tensor.
 double attention_roundings(std::span<const Operand> in, std::span<const Operand> out, const Attrs& attrs) {
   const auto& a = attrs.as<AttentionAttrs>();
   const detail::AttentionOperands<Operand> x(in, a);
   const Shape &q = x.q->shape(), &k = x.k->shape();
   const auto d = static_cast<double>(q[3]), dv = static_cast<double>(x.v->shape()[3]);
   const auto L = static_cast<double>(q[2]), T = static_cast<double>(k[2]);
-  constexpr double of_score = 4, of_probability = 3;
+  const double of_score = 4 + (a.expression ? static_cast<double>(a.expression->code.size()) : 0);
+  constexpr double of_probability = 3;
   if (!a.backward) return d + of_score + 2 * T + of_probability;
   const double heads = static_cast<double>(q[1]) / static_cast<double>(std::max<std::int64_t>(1, k[1])),
                scores = static_cast<double>(q[0] * q[1]) * L * T;
   double terms = std::max(T, heads * L);
   for (std::size_t i = 3; i < out.size(); ++i)
     terms = std::max(terms, scores / static_cast<double>(std::max<std::int64_t>(1, out[i].layout.numel())));
+  if (a.needs_z_captured != 0) terms = scores;  // all pairs may read one element
   return d + of_score + of_probability + dv + 3 + terms;
 }
 
@@ -245,6 +259,13 @@ Prepared prepared(const Op& op, const TensorArg& q, const TensorArg& k, const Te
   if (a.has_lengths) p.in.push_back(contiguous(o.kv_lengths));
   if (a.dropout > 0) p.in.push_back(graph.rng());
   a.stream = a.dropout > 0 ? static_cast<std::int64_t>(graph.nodes().size()) : 0;
+  if (o.score || o.mask) {
+    detail::PlainAttention plain{a.causal, a.top_left, a.window_left, a.window_right, a.softcap};
+    a.expression =
+        detail::record_expression(o.score, o.mask, compute_type(query.dtype()), p.in, plain, q.where());
+    a.causal = plain.causal, a.softcap = plain.softcap;
+    a.window_left = plain.window_left, a.window_right = plain.window_right;
+  }
   return p;
 }
 
@@ -345,7 +366,7 @@ struct Variant {
   std::int64_t B, H, Hk, L, T, d, dv;
   std::vector<SampleInput> more;
   std::function<AttentionOptions(std::span<const Tensor> more)> options;
-  bool every_query_sees = true;
+  bool every_query_sees = true, has_expression = false;
 };
 
 Tensor numbers(const Tensor& like, const std::vector<std::int32_t>& n) {
@@ -355,7 +376,7 @@ Tensor numbers(const Tensor& like, const std::vector<std::int32_t>& n) {
 std::vector<Variant> variants() {
   using O = AttentionOptions;
   using More = std::span<const Tensor>;
-  const auto fixed = [](O o) { return [o](More) { return o; }; };
+  const auto fixed = [](const O& o) { return [o](More) { return o; }; };
   const auto packed = [](More m) {
     return O{.causal = true,
              .cu_seqlens_q = numbers(m[0], {0, 4, 4, 9}),
@@ -403,6 +424,93 @@ std::vector<Variant> variants() {
       {"heads of 8", 2, 4, 2, 5, 7, 8, 8, {}, fixed({.causal = true})},
       {"no keys", 1, 2, 2, 3, 0, 4, 4, {}, fixed({}), false},
       {"no queries", 1, 2, 2, 0, 3, 4, 4, {}, fixed({})},
+  };
+}
+
+// Calls with score and mask functions.
+std::vector<Variant> expression_variants() {
+  using O = AttentionOptions;
+  using More = std::span<const Tensor>;
+  using X = const ScoreAt&;
+  const auto alibi = [](More m) {
+    return O{.causal = true, .score = [m](X x) { return x.score + x.at(m[0], {x.h}) * (x.t - x.i); }};
+  };
+  const auto table = [](More m) {
+    return O{.score = [m](X x) { return x.score + x.at(m[0], {x.h, clamp(x.t - x.i, -2, 2) + 2}); }};
+  };
+  const auto pair_bias = [](More m) {
+    return O{.score = [m](X x) { return x.score + x.at(m[0], {x.b, x.h, x.i, x.t}); }};
+  };
+  const auto forgetting = [](More m) {
+    return O{.causal = true, .score = [m](X x) {
+               return x.score + x.at(m[0], {x.b, x.h, x.i}) - x.at(m[0], {x.b, x.h, x.t});
+             }};
+  };
+  const auto gate = [](More m) {
+    return O{.score = [m](X x) { return x.score * sigmoid(x.at(m[0], {x.h}) * x.score); }};
+  };
+  const auto documents = [](More m) {
+    return O{.causal = true, .mask = [m](X x) {
+               return equal(x.at(m[0], {x.b, x.i}), x.at(m[0], {x.b, x.t}));
+             }};
+  };
+  const auto packed_expression = [](More m) {
+    return O{.cu_seqlens_q = numbers(m[0], {0, 4, 4, 9}),
+             .cu_seqlens_k = numbers(m[0], {0, 4, 5, 11}),
+             .dropout = 0.3,
+             .score = [m](X x) { return x.score * x.at(m[0], {x.t}) + x.at(m[0], {x.i + 1}); }};
+  };
+  const auto lengths_expression = [](More m) {
+    return O{.sink = m[0],
+             .kv_lengths = m[2],
+             .score =
+                 [m](X x) {
+                   return x.score + x.at(m[1], {x.h, x.t}) * tanh(x.score) + x.i / 8;
+                 },
+             .mask = [](X x) { return not_equal(remainder(x.i - x.t, 3), 1); }};
+  };
+  const auto every_option = [](More m) {
+    return O{.causal = true,
+             .window_left = 5,
+             .bias = m[0],
+             .softcap = 2,
+             .sink = m[1],
+             .kv_lengths = m[2],
+             .dropout = 0.2,
+             .score =
+                 [m](X x) {
+                   return x.score * x.at(m[3], {x.h}) + x.at(m[4], {x.b, x.i - x.t});
+                 },
+             .mask = [](X x) { return logical_or(less(x.t, 1), less(x.i - x.t, 5)); }};
+  };
+  return {
+      {"score: ALiBi", 2, 4, 2, 5, 6, 4, 4, {{{4}}}, alibi},
+      {"score: clipped table", 1, 2, 1, 5, 6, 4, 4, {{{2, 5}}}, table},
+      {"score: pair bias", 2, 2, 2, 4, 4, 4, 4, {{{2, 2, 4, 4}}}, pair_bias},
+      {"score: two uses of a tensor", 2, 2, 1, 4, 5, 4, 4, {{{2, 2, 5}}}, forgetting},
+      {"score: gate", 1, 2, 1, 4, 5, 4, 3, {{{2}}}, gate},
+      {"mask: documents", 2, 2, 1, 6, 6, 4, 4, {{{2, 6}, {Fill::index, 0, 3}, i32}}, documents},
+      {"score, packed, dropout", 1, 2, 1, 9, 11, 4, 4, {{{7}}}, packed_expression},
+      {"score and mask, lengths, sink",
+       2,
+       2,
+       2,
+       4,
+       7,
+       4,
+       4,
+       {{{2}}, {{2, 7}}, {{2}, {Fill::index, 4, 8}, i64}},
+       lengths_expression},
+      {"score and mask, every option",
+       2,
+       4,
+       2,
+       6,
+       9,
+       5,
+       3,
+       {{{4, 6, 1}}, {{4}}, {{2}, {Fill::index, 6, 10}, i32}, {{4}}, {{2, 9}}},
+       every_option},
   };
 }
 
@@ -472,6 +580,10 @@ constexpr Together together[] = {
 
 std::vector<Variant> all_variants() {
   std::vector<Variant> all = variants();
+  for (Variant v : expression_variants()) {
+    v.has_expression = true;
+    all.push_back(v);
+  }
   for (const Together& row : together) all.push_back(row.variant());
   return all;
 }
@@ -489,6 +601,7 @@ std::vector<Sample> forward_samples() {
                      const auto [o, lse] = flash_attn(x[0], x[1], x[2], c.options(x.subspan(3)));
                      return c.every_query_sees ? Tensors{o, lse} : Tensors{o};
                    }});
+    out.back().cpu_only = c.has_expression;
   }
   return out;
 }
@@ -507,12 +620,17 @@ std::vector<Sample> backward_samples() {
                      p.attrs.backward = p.attrs.has_z_lse = true;
                      p.attrs.needs_z_bias = p.attrs.has_bias;
                      p.attrs.needs_z_sink = p.attrs.has_sink;
+                     const int captured = p.attrs.captured();
+                     for (int n = 0; n < captured; ++n)
+                       if (is_float((p.in.end() - captured + n)->dtype()))
+                         p.attrs.needs_z_captured |= std::int64_t{1} << n;
                      const DType compute = compute_type(x[0].dtype());
                      const Tensor own[] = {last_axis_contiguous(x[3]), contiguous(cast(x[4], compute)),
                                            last_axis_contiguous(x[5]), contiguous(cast(x[6], compute))};
                      p.in.insert(p.in.begin() + 3, std::begin(own), std::end(own));
                      return x[0].graph().record(flash_attn_backward_op, p.in, p.attrs, Where::current());
                    }});
+    out.back().cpu_only = c.has_expression;
   }
   return out;
 }

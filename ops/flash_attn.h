@@ -8,6 +8,7 @@
 
 #include <tilegrad/core/base/attrs.h>
 #include <tilegrad/core/graph/tensor.h>
+#include <tilegrad/ops/attention_expression.h>
 
 namespace tg {
 
@@ -28,9 +29,9 @@ constexpr std::string_view name_of(AttentionKernels k) {
 }
 
 // Options of flash_attn(), standard_attn() and ring_attention(). The scores of a query and its visible keys
-// are A = softcap(scale·q·kᵀ) + bias. With ξ = log(Σ exp A + exp sink), the weights are P = exp(A − ξ), and
-// the output is o = dropout(P)·v. A query without keys has o = 0 and no gradient; its ξ is −∞, or sink if
-// there is a sink. L and T are the numbers of queries and keys.
+// are A = score(softcap(scale·q·kᵀ)) + bias, where `score` is a function of the caller. With ξ = log(Σ exp A
+// + exp sink), the weights are P = exp(A − ξ), and the output is o = dropout(P)·v. A query without keys has o
+// = 0 and no gradient; its ξ is −∞, or sink if there is a sink. L and T are the numbers of queries and keys.
 struct AttentionOptions {
   // How a causal mask is aligned if L and T differ.
   enum Alignment {
@@ -62,6 +63,8 @@ struct AttentionOptions {
   // Kernels of the forward and the backward. If these kernels do not support a call in the program, compile()
   // throws DeviceError with the reason. standard_attn() ignores this option.
   AttentionKernels kernels = AttentionKernels::best;
+  ScoreFunction score = {};  // changes the capped scores (ops/attention_expression.h); empty: no change
+  ScoreFunction mask = {};   // whether a pair is visible, besides the other options; empty: always
 };
 
 // Results of flash_attn() and of its variants.
@@ -101,6 +104,12 @@ struct AttentionAttrs {
   // for the backward: the optional operand and results
   bool backward = false, has_z_lse = false, needs_z_bias = false, needs_z_sink = false;
   bool has_lse_rest = false;  // a forward also returns the rounding error of ξ
+  // The score and mask functions; null: none. Their captured tensors are the last operands. The backward
+  // returns a gradient for each bit of needs_z_captured, in the order of the tensors.
+  std::shared_ptr<const AttentionExpression> expression = {};
+  std::int64_t needs_z_captured = 0;
+  // Number of captured tensors.
+  int captured() const { return expression ? expression->captured : 0; }
   // Lists the fields for printing and hashing (core/base/attrs.h).
   void fields(auto&& field) const {
     field("scale", scale, scale), field("causal", causal, false), field("top_left", top_left, false);
@@ -112,6 +121,10 @@ struct AttentionAttrs {
     field("backward", backward, false), field("z_lse", has_z_lse, false);
     field("z_bias", needs_z_bias, false), field("z_sink", needs_z_sink, false);
     field("lse_rest", has_lse_rest, false);
+    const std::string none;
+    field("score", expression ? expression->score_text : none, none);
+    field("mask", expression ? expression->mask_text : none, none);
+    field("z_captured", needs_z_captured, 0);
   }
 };
 
@@ -134,9 +147,8 @@ struct KeepMaskAttrs {
 
 namespace detail {
 
-// The operands by name, null where absent. X: Tensor, Operand or Arg.
-template <class X>
 // The operands by name, null if absent. X is Tensor, Operand or Arg.
+template <class X>
 struct AttentionOperands {
   // Assigns the operands of a call with these attributes.
   [[gnu::always_inline]] AttentionOperands(std::span<const X> in, const AttentionAttrs& a) {
@@ -147,9 +159,10 @@ struct AttentionOperands {
     bias = take(a.has_bias), sink = take(a.has_sink);
     cu_q = take(a.packed), cu_k = take(a.packed), lengths = take(a.has_lengths);
     rng = take(a.dropout > 0);
+    captured = in.data() + at;
   }
-  // o, lse, z_o and z_lse are operands of the backward only.
-  const X *q, *k, *v, *o, *lse, *z_o, *z_lse, *bias, *sink, *cu_q, *cu_k, *lengths, *rng;
+  // o, lse, z_o and z_lse are operands of the backward only. captured: the first of the captured tensors.
+  const X *q, *k, *v, *o, *lse, *z_o, *z_lse, *bias, *sink, *cu_q, *cu_k, *lengths, *rng, *captured;
 };
 
 // Results of flash_attn_with_rest(): the results of flash_attn() and the rounding error of ξ, in f64 or f32.

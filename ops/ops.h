@@ -32,6 +32,9 @@ Tensor mul(TensorArg a, TensorArg b);
 Tensor div(TensorArg a, TensorArg b);
 // Returns a to the power b. Throws DTypeError unless the promoted dtype is floating.
 Tensor pow(TensorArg a, TensorArg b);
+// Returns a − b·⌊a/b⌋, which has the sign of b, like torch.remainder. It is exact if |a/b| < 2²⁴ in f32 and
+// 2⁵³ in f64. Throws DTypeError unless the promoted dtype is floating.
+Tensor remainder(TensorArg a, TensorArg b);
 // Returns the larger of a and b, or NaN if either is NaN. Equal operands each get half the gradient, as in
 // torch.maximum. Throws DTypeError for booleans.
 Tensor maximum(TensorArg a, TensorArg b);
@@ -44,6 +47,8 @@ Tensor neg(TensorArg x);
 Tensor abs(TensorArg x);
 // Returns −1, 0 or 1; the gradient is 0 everywhere. Throws DTypeError for booleans.
 Tensor sign(TensorArg x);
+// Returns ⌊x⌋, the largest integer that is at most x, for a floating x; the gradient is 0 everywhere.
+Tensor floor(TensorArg x);
 // Returns √x. This op and the unary ops up to gelu_tanh_slope() throw DTypeError unless x is floating.
 Tensor sqrt(TensorArg x);
 // Returns 1/√x, for a floating x.

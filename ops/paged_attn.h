@@ -8,10 +8,11 @@ namespace tg {
 
 // Options of paged_attn().
 struct PagedAttentionOptions {
-  std::optional<double> scale = {};  // factor of q·kᵀ; default: 1/√d
-  std::int64_t window_left = -1;     // number of earlier keys that a query attends to; −1: all
-  double softcap = 0;                // as in AttentionOptions
-  Tensor sink = {};                  // [H], as in AttentionOptions
+  std::optional<double> scale = {};     // factor of q·kᵀ; default: 1/√d
+  std::int64_t window_left = -1;        // number of earlier keys that a query attends to; −1: all
+  double softcap = 0;                   // as in AttentionOptions
+  Tensor sink = {};                     // [H], as in AttentionOptions
+  ScoreFunction score = {}, mask = {};  // as in AttentionOptions; position i of a query: see below
 };
 
 // Computes attention with a paged cache. q is [B, H, L, d]. The page pools are k [P, page, Hk, d] and v [P,
@@ -31,14 +32,20 @@ AttentionResult paged_attn(TensorArg q, TensorArg k, TensorArg v, TensorArg tabl
 
 // Attributes of the op paged_attn; the fields are those of PagedAttentionOptions.
 struct PagedAttentionAttrs {
-  double scale = 1;               // factor of q·kᵀ, with the default resolved
-  std::int64_t window_left = -1;  // as in PagedAttentionOptions
-  double softcap = 0;             // as in AttentionOptions
-  bool has_sink = false;          // whether the operand `sink` exists
+  double scale = 1;                                            // factor of q·kᵀ, with the default resolved
+  std::int64_t window_left = -1;                               // as in PagedAttentionOptions
+  double softcap = 0;                                          // as in AttentionOptions
+  bool has_sink = false;                                       // whether the operand `sink` exists
+  std::shared_ptr<const AttentionExpression> expression = {};  // as in AttentionAttrs
+  // Number of captured tensors.
+  int captured() const { return expression ? expression->captured : 0; }
   // Lists the fields for printing and hashing (core/base/attrs.h).
   void fields(auto&& field) const {
     field("scale", scale, scale), field("window_left", window_left, -1), field("softcap", softcap, 0);
     field("sink", has_sink, false);
+    const std::string none;
+    field("score", expression ? expression->score_text : none, none);
+    field("mask", expression ? expression->mask_text : none, none);
   }
 };
 

@@ -186,7 +186,7 @@ Tensor gelu_tanh_curvature(const Tensor& any_x) {
 
 // Each line below defines an op: the formula of the result y, the shape rule, the operands of samples, and
 // the gradient. The gradient is an expression of z, y and the operands, which are a and b, or x.
-#define TG_BINARY_OP(op, sign, formula, rule, fill_a, fill_b, ...)                                        \
+#define TG_BINARY_OP(op, sign, has_jumps, formula, rule, fill_a, fill_b, ...)                             \
   Tensor op(TensorArg a, TensorArg b);                                                                    \
   const Op& op##_op =                                                                                     \
       *define_op({.name = #op,                                                                            \
@@ -198,15 +198,16 @@ Tensor gelu_tanh_curvature(const Tensor& any_x) {
                   },                                                                                      \
                   .samples = [] { return binary_samples<op, Fill::fill_a, Fill::fill_b>(#op); },          \
                   .pointwise = true,                                                                      \
+                  .jumps = has_jumps,                                                                     \
                   .adds = sign});                                                                         \
   Tensor op(TensorArg a, TensorArg b) {                                                                   \
     const auto [x, y] = broadcast_pair(op##_op, a, b);                                                    \
     return record(op##_op, {{x, a.where()}, {y, a.where()}});                                             \
   }
 
-#define TG_BINARY(op, ...) TG_BINARY_OP(op, 0, __VA_ARGS__)
+#define TG_BINARY(op, ...) TG_BINARY_OP(op, 0, false, __VA_ARGS__)
 
-#define TG_UNARY_OP(op, function, is_unrounded, formula, rule, fill, gradient)                              \
+#define TG_UNARY_OP(op, function, is_unrounded, has_jumps, formula, rule, fill, gradient)                   \
   Tensor op(TensorArg x);                                                                                   \
   const Op& op##_op = *define_op({.name = #op,                                                              \
                                   .doc = "x → y: y = " formula,                                             \
@@ -217,13 +218,14 @@ Tensor gelu_tanh_curvature(const Tensor& any_x) {
                                   },                                                                        \
                                   .samples = [] { return unary_samples<op, Fill::fill>(#op); },             \
                                   .pointwise = true,                                                        \
+                                  .jumps = has_jumps,                                                       \
                                   .epilogue = Epilogue::function,                                           \
                                   .unrounded_epilogue = is_unrounded});                                     \
   Tensor op(TensorArg x) {                                                                                  \
     return record(op##_op, {x});                                                                            \
   }
 
-#define TG_UNARY(op, ...) TG_UNARY_OP(op, none, false, __VA_ARGS__)
+#define TG_UNARY(op, ...) TG_UNARY_OP(op, none, false, false, __VA_ARGS__)
 
 #define TG_COMPARISON(op, formula)                                                                   \
   Tensor op(TensorArg a, TensorArg b);                                                               \
@@ -239,12 +241,14 @@ Tensor gelu_tanh_curvature(const Tensor& any_x) {
     return record(op##_op, {{x, a.where()}, {y, a.where()}});                                        \
   }
 
-TG_BINARY_OP(add, 1, "a + b", same_number, normal, normal, {z, z})
-TG_BINARY_OP(sub, -1, "a − b", same_number, normal, normal, {z, g.needed[1] ? -z : Tensor()})
+TG_BINARY_OP(add, 1, false, "a + b", same_number, normal, normal, {z, z})
+TG_BINARY_OP(sub, -1, false, "a − b", same_number, normal, normal, {z, g.needed[1] ? -z : Tensor()})
 TG_BINARY(mul, "a ⊛ b", same_number, normal, normal,
           {g.needed[0] ? z * b : Tensor(), g.needed[1] ? z* a : Tensor()})
 TG_BINARY(div, "a / b", same_float, normal, off_zero, div_gradient(g))
 TG_BINARY(pow, "aᵇ", same_float, uniform, normal, pow_gradient(g))
+TG_BINARY_OP(remainder, 0, true, "a − b·⌊a/b⌋, which has the sign of b", same_float, off_zero, off_zero,
+             {z, g.needed[1] ? -(z* floor(a / b)) : Tensor()})
 TG_BINARY(maximum, "the larger of a and b; NaN if either is NaN", same_number, normal, normal,
           shared_by_winner(g, greater(a, b)))
 TG_BINARY(minimum, "the smaller of a and b; NaN if either is NaN", same_number, normal, normal,
@@ -253,6 +257,8 @@ TG_BINARY(minimum, "the smaller of a and b; NaN if either is NaN", same_number, 
 TG_UNARY(neg, "−x", same_number, normal, -z)
 TG_UNARY(abs, "|x|", same_number, off_zero, z* sign(x))
 TG_UNARY(sign, "−1, 0 or 1", same_number, off_zero, zeros_like(z))
+TG_UNARY_OP(floor, none, false, true, "⌊x⌋, the largest integer that is at most x", same_float, off_zero,
+            zeros_like(z))
 TG_UNARY(sqrt, "√x", same_float, uniform, z * 0.5 / y)
 TG_UNARY(rsqrt, "1/√x", same_float, uniform, z * -0.5 * y / x)
 TG_UNARY(exp, "eˣ", same_float, normal, z* y)
@@ -264,8 +270,8 @@ TG_UNARY(erf, "erf x = 2/√π·∫₀ˣ exp(−t²) dt", same_float, normal, z*
 TG_UNARY(sigmoid, "σ(x) = 1/(1 + e⁻ˣ)", same_float, normal, z* y*(1 - y))
 TG_UNARY(relu, "max(x, 0); its gradient at 0 is 0", same_float, off_zero, where(greater(x, 0), z, 0))
 TG_UNARY(silu, "x·σ(x)", same_float, normal, z* silu_slope(x))
-TG_UNARY_OP(gelu, gelu, false, "x·Φ(x) = x/2·(1 + erf(x/√2))", same_float, normal, z* gelu_slope(x))
-TG_UNARY_OP(gelu_tanh, gelu_tanh, true, "x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³)))", same_float, normal,
+TG_UNARY_OP(gelu, gelu, false, false, "x·Φ(x) = x/2·(1 + erf(x/√2))", same_float, normal, z* gelu_slope(x))
+TG_UNARY_OP(gelu_tanh, gelu_tanh, true, false, "x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³)))", same_float, normal,
             z* gelu_tanh_slope(x))
 TG_UNARY(silu_slope, "d silu/dx", same_float, normal, z* silu_curvature(x))
 TG_UNARY(gelu_slope, "d gelu/dx", same_float, normal, z* gelu_curvature(x))

@@ -11,7 +11,7 @@
 
 // clang-format off
 #define TG_OPS(X) \
-  X(add) X(sub) X(mul) X(div) X(pow) X(maximum) X(minimum) X(neg) X(abs) X(sign) X(sqrt) X(rsqrt) X(exp) X(log) \
+  X(add) X(sub) X(mul) X(div) X(pow) X(remainder) X(maximum) X(minimum) X(neg) X(abs) X(sign) X(floor) X(sqrt) X(rsqrt) X(exp) X(log) \
   X(sin) X(cos) X(tanh) X(erf) X(sigmoid) X(relu) X(silu) X(gelu) X(gelu_tanh) \
   X(silu_slope) X(gelu_slope) X(gelu_tanh_slope) X(where) X(equal) X(not_equal) \
   X(less) X(less_equal) X(greater) X(greater_equal) X(logical_and) X(logical_or) X(logical_not) \

@@ -274,6 +274,7 @@ void check_ring(const TensorArg& q, const TensorArg& k, const TensorArg& v, int 
   if (o.bias.defined() || o.sink.defined() || o.cu_seqlens_q.defined() || o.cu_seqlens_k.defined() ||
       o.kv_lengths.defined())
     throw Error(text("bias, sink, cu_seqlens and kv_lengths are not supported on several ranks"));
+  if (o.score || o.mask) throw Error(text("score and mask functions are not supported on several ranks"));
   for (const TensorArg* x : {&q, &k, &v})
     if (x->tensor().rank() != 4)
       throw ShapeError(

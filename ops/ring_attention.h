@@ -35,7 +35,8 @@ Tensor ring_positions(Graph& graph, int ranks, std::int64_t length, Where where 
 // the gradient. z_K and z_V of a call are sent around the ring together with the keys. In 16-bit dtypes, each
 // part is rounded, and the parts are added in f32.
 //
-// Throws Error for dropout, bias, sink, cu_seqlens and kv_lengths, and ShapeError for other shapes.
+// Throws Error for dropout, bias, sink, cu_seqlens, kv_lengths, and score and mask functions, and ShapeError
+// for other shapes.
 AttentionResult ring_attention(TensorArg q, TensorArg k, TensorArg v, int ranks,
                                const AttentionOptions& options = {});
 

@@ -2,6 +2,7 @@
 // in memory [Stratos, FlashAttention eq. 4-5]. GEMMs use the operands' dtype; everything else uses its
 // compute type.
 #include <limits>
+#include <memory>
 
 #include <tilegrad/ops/flash_attn.h>
 #include "ops/attention_call.h"
@@ -39,30 +40,164 @@ Tensor valid_keys(const Tensor& lengths) {  // [B, 1, 1, 1]
   return cast(view(lengths, {lengths.size(0), 1, 1, 1}), f64);
 }
 
-// The visible keys of each query, [L, T] or [B, 1, L, T]; undefined if all are visible.
-Tensor visible(const Inputs& x, const AttentionAttrs& a) {
-  if (!a.causal && a.window_left < 0 && a.window_right < 0 && !a.packed && !a.has_lengths) return {};
-  Graph& graph = x.q->graph();
-  const std::int64_t L = x.q->size(2), T = x.k->size(2);
-  Tensor i = positions(graph, L), keys = full(graph, {1, 1}, static_cast<double>(T), f64),
-         queries = full(graph, {1, 1}, static_cast<double>(L), f64), t = transpose(positions(graph, T), 0, 1);
-  if (a.packed) {
-    const Sequences s = sequences_of(i, *x.cu_q, *x.cu_k);
-    keys = s.k_end - s.k_begin;
-    queries = s.q_end - s.q_begin;
-    i = i - s.q_begin;
-    t = t - s.k_begin;
+// Positions of queries and keys in their sequences. Shapes broadcast to [B, H, L, T].
+struct Positions {
+  Positions(const Inputs& x, const AttentionAttrs& a) {
+    Graph& graph = x.q->graph();
+    const std::int64_t L = x.q->size(2), T = x.k->size(2);
+    row = positions(graph, L), keys = full(graph, {1, 1}, static_cast<double>(T), f64);
+    Tensor queries = full(graph, {1, 1}, static_cast<double>(L), f64);
+    t = transpose(positions(graph, T), 0, 1);
+    if (a.packed) {
+      const Sequences s = sequences_of(row, *x.cu_q, *x.cu_k);
+      keys = s.k_end - s.k_begin;
+      queries = s.q_end - s.q_begin;
+      row = row - s.q_begin;
+      t = t - s.k_begin;
+    }
+    if (a.has_lengths) keys = valid_keys(*x.lengths);
+    diagonal = row + keys - queries;
   }
-  if (a.has_lengths) keys = valid_keys(*x.lengths);
-  const Tensor diagonal = i + keys - queries;  // bottom-right: the last query is aligned with the last key
-  Tensor seen = logical_and(greater_equal(t, 0), less(t, keys));
-  if (a.causal) seen = logical_and(seen, less_equal(t, a.top_left ? i : diagonal));
+  Tensor row, t;    // row in the sequence; key in the sequence
+  Tensor keys;      // number of keys of the sequence
+  Tensor diagonal;  // key that is aligned with the row if the last query is aligned with the last key
+};
+
+// Whether an option other than the mask function makes keys invisible.
+bool hides_keys(const AttentionAttrs& a) {
+  return a.causal || a.window_left >= 0 || a.window_right >= 0 || a.packed || a.has_lengths;
+}
+// The visible keys of each query, [L, T] or [B, 1, L, T], without the mask function.
+Tensor visible(const Positions& p, const AttentionAttrs& a) {
+  Tensor seen = logical_and(greater_equal(p.t, 0), less(p.t, p.keys));
+  if (a.causal) seen = logical_and(seen, less_equal(p.t, a.top_left ? p.row : p.diagonal));
   if (a.window_left >= 0)
-    seen = logical_and(seen, greater_equal(t, diagonal - static_cast<double>(a.window_left)));
+    seen = logical_and(seen, greater_equal(p.t, p.diagonal - static_cast<double>(a.window_left)));
   if (a.window_right >= 0)
-    seen = logical_and(seen, less_equal(t, diagonal + static_cast<double>(a.window_right)));
+    seen = logical_and(seen, less_equal(p.t, p.diagonal + static_cast<double>(a.window_right)));
   return seen;
 }
+
+// x && y, where an undefined tensor is true everywhere.
+Tensor both(const Tensor& x, const Tensor& y) {
+  return !x.defined() ? y : !y.defined() ? x : logical_and(x, y);
+}
+
+// Computes an expression by ops of the caller's graph.
+class ExpressionOps {
+ public:
+  using Value = AttentionExpression::Value;
+  ExpressionOps(const AttentionExpression& e, const Inputs& x, const AttentionAttrs& a, const Positions& p,
+                const Tensor& score, const Tensor& seen)
+      : e_(e), graph_(x.q->graph()), inputs_(x), seen_(seen), score_(score) {
+    const auto along = [&](std::int64_t n, const Shape& shape) {
+      return cast(view(arange(graph_, 0, static_cast<double>(n), 1, f64), shape), e.compute);
+    };
+    b_ = along(x.q->size(0), {x.q->size(0), 1, 1, 1}), h_ = along(x.q->size(1), {1, x.q->size(1), 1, 1});
+    i_ = cast(a.top_left ? p.row : p.diagonal, e.compute), t_ = cast(p.t, e.compute);
+    results_.resize(e.code.size()), elements_.resize(e.captures.size()), index_.resize(e.captures.size());
+    if (e.mask.kind == Value::none) return;
+    mask_ = value(e.mask);
+    seen_ = both(seen, mask_);
+  }
+
+  Tensor mask() const { return mask_; }
+  Tensor value(const Value& v) {
+    const auto at = static_cast<std::size_t>(v.index);
+    switch (v.kind) {
+      case Value::score:
+        return score_;
+      case Value::b:
+        return b_;
+      case Value::h:
+        return h_;
+      case Value::i:
+        return i_;
+      case Value::t:
+        return t_;
+      case Value::constant:
+        return full(graph_, {1, 1}, v.number, e_.compute);
+      case Value::capture:
+        if (!elements_[at].defined()) elements_[at] = element(at);
+        return elements_[at];
+      default:
+        if (!results_[at].defined()) results_[at] = result(e_.code[at]);
+        return results_[at];
+    }
+  }
+
+  // The gradients of the captured tensors with needed gradients, from z_A.
+  Tensors gradients(const Tensor& z_a, std::int64_t needed) {
+    Tensors z(static_cast<std::size_t>(e_.captured));
+    for (std::size_t c = 0; c < e_.captures.size(); ++c) {
+      const int tensor = e_.captures[c].tensor;
+      if (!(needed >> tensor & 1)) continue;
+      const Tensor& x = inputs_.captured[tensor];
+      Tensor& sum = z[static_cast<std::size_t>(tensor)];
+      if (!sum.defined()) sum = full(graph_, {x.numel()}, 0, e_.compute);
+      if (e_.slopes[c].kind == Value::none) continue;
+      Tensor terms = z_a * value(e_.slopes[c]);
+      if (seen_.defined()) terms = where(seen_, terms, 0);
+      value({Value::capture, static_cast<std::int32_t>(c)});  // computes its index
+      const Shape shape = index_[c].shape();
+      sum = index_add(sum, 0, reshape(index_[c], {index_[c].numel()}),
+                      reshape(sum_to(terms, shape), {index_[c].numel()}));
+    }
+    Tensors out;
+    for (int k = 0; k < e_.captured; ++k)
+      if (needed >> k & 1)
+        out.push_back(cast(reshape(z[static_cast<std::size_t>(k)], inputs_.captured[k].shape()),
+                           inputs_.captured[k].dtype()));
+    return out;
+  }
+
+ private:
+  // captured[index…], through the index of the element in row-major order. Indices of invisible pairs may be
+  // out of range, so they are replaced by 0.
+  Tensor element(std::size_t capture) {
+    const AttentionExpression::Capture& c = e_.captures[capture];
+    const Tensor& x = inputs_.captured[c.tensor];
+    Tensor flat = full(graph_, {1, 1}, 0, i64), inside;
+    std::int64_t stride = x.numel();
+    for (std::size_t k = 0; k < c.index.size(); ++k) {
+      const std::int64_t size = x.size(static_cast<std::int64_t>(k));
+      stride = size == 0 ? 0 : stride / size;
+      const Tensor n = cast(value(c.index[k]), i64);
+      inside = both(inside, logical_and(greater_equal(n, 0), less(n, size)));
+      flat = flat + n * stride;
+    }
+    if (inside.defined()) flat = where(inside, flat, x.numel());  // an error of index_select
+    constexpr auto pair = 1U << Value::i | 1U << Value::t | 1U << Value::score;
+    if (seen_.defined() && (c.depends & pair)) flat = where(seen_, flat, 0);
+    index_[capture] = four_axes(flat);
+    const Tensor y = index_select(reshape(x, {x.numel()}), 0, reshape(flat, {flat.numel()}));
+    return cast(view(y, index_[capture].shape()), c.dtype);
+  }
+  static Tensor four_axes(const Tensor& x) {
+    Shape shape = x.shape();
+    while (shape.size() < 4) shape.insert(0, 1);
+    return view(x, shape);
+  }
+
+  Tensor result(const AttentionExpression::Instruction& i) {
+    Tensors in;
+    Shape shape;
+    for (const Value& v : i.in) {
+      in.push_back(value(v));
+      shape = broadcast_shapes(shape, in.back().shape(), "expression");
+    }
+    for (Tensor& x : in)
+      if (x.shape() != shape) x = expand(x, shape);
+    return graph_.record(*i.op, in, i.attrs, Where::current())[0];
+  }
+
+  const AttentionExpression& e_;
+  Graph& graph_;
+  const Inputs& inputs_;
+  Tensor seen_, mask_;  // visible pairs; undefined: all
+  Tensor score_, b_, h_, i_, t_;
+  Tensors results_, elements_, index_;
+};
 
 // Returns x [B, heads, rows, size] with zeros in rows outside of all sequences, because such rows may contain
 // any values.
@@ -95,10 +230,23 @@ struct Scores {
       scores = a.softcap * y;
       slope = 1 - y * y;
     }
+    if (a.expression) apply(*a.expression, x, a);
     if (x.bias) scores = scores + cast(*x.bias, compute);
-    if (const Tensor seen = visible(x, a); seen.defined()) scores = where(seen, scores, -infinity);
+    if (!a.expression && hides_keys(a)) seen = visible(Positions(x, a), a);
+    if (seen.defined()) scores = where(seen, scores, -infinity);
     if (x.sink) sink = view(cast(*x.sink, compute), {1, H, 1, 1});
     if (a.dropout > 0) keep = attention_keep_mask(*x.rng, scores.shape(), a.dropout, a.stream);
+  }
+
+  void apply(const AttentionExpression& e, const Inputs& x, const AttentionAttrs& a) {
+    const Positions positions(x, a);
+    if (hides_keys(a)) seen = visible(positions, a);
+    expression = std::make_shared<ExpressionOps>(e, x, a, positions, scores, seen);
+    seen = both(seen, expression->mask());
+    if (e.score.kind == AttentionExpression::Value::none) return;
+    const Tensor own = expression->value(e.score_slope);
+    slope = slope.defined() ? slope * own : own;
+    scores = expand(expression->value(e.score), scores.shape());
   }
 
   Tensor grouped(const Tensor& t) const {  // [B, H, m, n] → [B, Hk, R, m, n]
@@ -119,9 +267,11 @@ struct Scores {
   DType dtype, compute;
   Tensor q, k, v;  // [B, Hk, R, L, d], [B, Hk, 1, T, d], [B, Hk, 1, T, dv]
   Tensor scores;   // A [B, H, L, T], −∞ if masked
-  Tensor slope;    // derivative of softcap; undefined without
-  Tensor sink;     // [1, H, 1, 1], undefined without
-  Tensor keep;     // [B, H, L, T], undefined without dropout
+  Tensor slope;    // ∂A/∂(scale·q·kᵀ), which broadcasts to [B, H, L, T]; undefined if it is 1
+  std::shared_ptr<ExpressionOps> expression;
+  Tensor sink;  // [1, H, 1, 1], undefined without
+  Tensor keep;  // [B, H, L, T], undefined without dropout
+  Tensor seen;  // visible pairs, which broadcasts to [B, H, L, T]; undefined if all are visible
 };
 
 // c = A.max and π = exp(A − c).sum for each row [B, H, L, 1], including the sink. A row without keys has c =
@@ -163,7 +313,7 @@ Tensors detail::decompose_attention(std::span<const Tensor> in, const Attrs& att
 Tensors detail::decompose_attention_backward(std::span<const Tensor> in, const Attrs& attrs) {
   const auto& a = attrs.as<AttentionAttrs>();
   const Inputs x(in, a);
-  const Scores n(x, a);
+  Scores n(x, a);
   const Softmax m(n);
   const Tensor xi = unsqueeze(*x.lse, -1), empty = equal(xi, -infinity),
                is_far = logical_and(greater(abs(xi), most_plain_lse(n.dtype)), logical_not(empty));
@@ -175,11 +325,17 @@ Tensors detail::decompose_attention_backward(std::span<const Tensor> in, const A
   const Tensor z_o = n.grouped(*x.z_o);
   const Tensor z_p = cast(n.by_head(matmul(z_o, transpose(n.v, -2, -1))), n.compute);
   const Tensor z_a = p * (n.dropped(z_p, a) - u);
-  const Tensor z_s = n.for_product((n.slope.defined() ? z_a * n.slope : z_a) * a.scale);
+  Tensor z_s = z_a;
+  if (n.slope.defined()) z_s = z_a * n.slope;
+  // The slope of an invisible pair may be infinite.
+  if (a.expression && n.seen.defined()) z_s = where(n.seen, z_s, 0);
+  z_s = n.for_product(z_s * a.scale);
   Tensors z{n.by_head(matmul(z_s, n.k)), n.summed_over_group(matmul(transpose(z_s, -2, -1), n.q)),
             n.summed_over_group(matmul(transpose(n.for_product(n.dropped(p, a)), -2, -1), z_o))};
   if (a.needs_z_bias) z.push_back(cast(sum_to(z_a, x.bias->shape()), n.dtype));
   if (a.needs_z_sink) z.push_back(cast(-sum(where(empty, 0, exp((n.sink - t) - o) * u), {0, 2, 3}), n.dtype));
+  if (a.expression)
+    for (const Tensor& z_c : n.expression->gradients(z_a, a.needs_z_captured)) z.push_back(z_c);
   return z;
 }
 

@@ -102,14 +102,16 @@ int run(int argc, char** argv, const Join& join) {
   std::vector<std::string> names, plugins;
   std::string dtypes = names_of(all_dtypes), views = names_of(all_views), backend = "cpu", json, curve;
   std::int64_t order = 1, seed = 0;
-  bool list = false, print_reference = false, all = false, fast = false, mutants = false, verbose = false,
-       collectives = false, overwrite = false;
+  bool list = false, print_reference = false, print_samples = false, all = false, fast = false,
+       mutants = false, verbose = false, collectives = false, overwrite = false;
 
   Args args(
       "gradcheck",
       "Checks the gradients of ops and layers against finite differences, and other dtypes against f64.");
   args.flag("list", "list everything that can be checked", list);
   args.flag("reference", "print the reference of all ops (docs/ops.md) as Markdown", print_reference);
+  args.flag("op-samples", "print the samples of all ops (docs/notes/op-samples.md) as Markdown",
+            print_samples);
   args.flag("all", "check every op and layer", all);
   args.option("op", "NAME", "op, layer, or one sample of it (softmax/rows), to check; may be repeated",
               names);
@@ -148,10 +150,11 @@ int run(int argc, char** argv, const Join& join) {
   run.options.order = static_cast<int>(order);
   run.options.fast = fast;
   run.options.seed = static_cast<std::uint64_t>(seed);
-  if (!list && !print_reference && !all && !collectives && names.empty())
-    throw UsageError("nothing to do: give --all, --op NAME, --collectives, --list or --reference");
+  if (!list && !print_reference && !print_samples && !all && !collectives && names.empty())
+    throw UsageError(
+        "nothing to do: give --all, --op NAME, --collectives, --list, --reference or --op-samples");
   for (const char* other :
-       {"all", "list", "reference", "views", "order", "quick", "plot", "plugin", "mutate"})
+       {"all", "list", "reference", "op-samples", "views", "order", "quick", "plot", "plugin", "mutate"})
     if (collectives && args.given(other))
       throw UsageError("--collectives and --" + std::string(other) + " exclude each other");
   if (all && !names.empty()) throw UsageError("--all and --op exclude each other");
@@ -179,11 +182,14 @@ int run(int argc, char** argv, const Join& join) {
     return finish(report, start, group->communicator().rank() == 0 ? json : "");
   }
   for (const std::string& p : plugins) load_plugin(p);
-  if (print_reference) {
-    std::fputs(reference().c_str(), stdout);
+  if (print_reference || print_samples) {
+    std::fputs(print_reference ? reference().c_str() : sample_list().c_str(), stdout);
     return 0;
   }
-  const std::vector<Case> every = all_cases(), cases = select(every, names);
+  std::vector<Case> every = all_cases();
+  if (run.options.device.kind != Device::cpu_kind)
+    std::erase_if(every, [](const Case& c) { return c.cpu_only; });
+  const std::vector<Case> cases = select(every, names);
   if (list) {
     print_list(cases);
     return untested(names).empty() ? 0 : nothing_ran;

@@ -27,7 +27,7 @@ std::vector<Case> op_cases() {
                        [call = s.call](DType, Device) {
                          return Callable{{}, call};
                        },
-                       op, 1, s.expected});
+                       op, 1, s.expected, s.cpu_only});
   }
   return cases;
 }

@@ -51,6 +51,7 @@ struct Case {
   int order = 1;           // 2: the function is the gradient of the named op
   // known results at a special point; they replace difference quotients
   std::optional<Sample::Expected> expected = {};
+  bool cpu_only = false;  // as in Sample
 
   // "owner/name".
   std::string text() const { return owner + "/" + name; }

@@ -11,6 +11,7 @@
 
 #include <tilegrad/core/graph/graph.h>
 #include <tilegrad/core/run/cost.h>
+#include "backends/cpu/expression.h"
 #include "backends/cpu/kernel.h"
 #include "backends/cpu/pointwise.h"
 #include "backends/cpu/pool.h"
@@ -172,6 +173,7 @@ class CpuExecutable final : public Executable, private Job {
     try {
       if (s.op == &fused_op) t.plan = plan_pointwise(s, kernel_set());
       if (s.op == &fused_reduction_op) t.plan = plan_fused_reduction(s, kernel_set());
+      if (const auto plan = plan_expression(s, kernel_set())) t.plan = plan;
       if (rank_attrs_of(*s.op, s.attrs)) t.plan = ranks_;
       if (!t.kernel && s.op->host) {
         t.plan = std::make_shared<HostPlan>(
@@ -205,9 +207,14 @@ class CpuExecutable final : public Executable, private Job {
 
   [[noreturn]] void refuse(const Step& s) const {
     const IndexFault::Found& f = fault_.found();
-    throw Error("[" + s.name + "] index " + std::to_string(f.index) + " at position " +
-                std::to_string(f.position) + " is out of range: expected 0 to " + std::to_string(f.size - 1) +
-                " " + at_line(s.where));
+    const auto at = [&](const char* name, int n) { return name + std::to_string(f.pair[n]); };
+    const std::string where = f.captured < 0
+                                  ? " at position " + std::to_string(f.position) + " is out of range"
+                                  : " of captured tensor " + std::to_string(f.captured) + ", axis " +
+                                        std::to_string(f.axis) + ", is out of range at" + at(" b = ", 0) +
+                                        at(", h = ", 1) + at(", i = ", 2) + at(", t = ", 3);
+    throw Error("[" + s.name + "] index " + std::to_string(f.index) + where + ": expected 0 to " +
+                std::to_string(f.size - 1) + " " + at_line(s.where));
   }
 
   // Runs step i, or this thread's share of it.

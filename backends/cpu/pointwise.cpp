@@ -23,18 +23,6 @@ const BlockEntry& find_block(const KernelSet& set, const std::string& op) {
   throw DeviceError("no CPU kernel for pointwise op '" + op + "'");
 }
 
-// Returns the block function of an instruction. A cast inside a fused step rounds to its target dtype, except
-// that a cast from i64 is rounded when it is stored. For other instructions, the op's name determines the
-// function.
-BlockFn block_function(const KernelSet& set, const FusedAttrs::Instruction& i, DType compute) {
-  const bool rounds = i.op->converts && i.dtype != compute &&
-                      (is_float(i.dtype) ? compute != i64 : i.dtype == i64 || i.dtype == boolean);
-  const BlockEntry& e = find_block(set, rounds ? "cast_" + std::string(name_of(i.dtype)) : i.op->name);
-  const BlockFn f = compute == f64 ? e.f64 : compute == f32 ? e.f32 : e.i64;
-  if (!f) throw DeviceError("op '" + i.op->name + "' is not defined for " + std::string(name_of(i.dtype)));
-  return f;
-}
-
 // Computes the iteration space. It has the axes of the first output, from outermost to innermost in memory.
 // Two adjacent axes are merged if, in every operand, the outer stride equals the inner stride times the inner
 // size.
@@ -143,7 +131,7 @@ void place_results(const FusedAttrs& fused, const KernelSet& set, PointwisePlan&
   }
   for (int c = 0; c < p.code_size; ++c) {
     PointwisePlan::Instruction& i = p.code[c];
-    i.run = block_function(set, fused.code[c], fused.compute);
+    i.run = block_function(set, *fused.code[c].op, fused.code[c].dtype, fused.compute);
     for (auto& s : i.source) s = {PointwisePlan::Source::none, 0};
     for (std::size_t k = 0; k < fused.code[c].count; ++k) {
       const FusedAttrs::Source& o = fused.code[c].slots[k];
@@ -220,6 +208,15 @@ std::shared_ptr<const PointwisePlan> plan_of(const FusedAttrs& fused, const Step
 }
 
 }  // namespace
+
+BlockFn block_function(const KernelSet& set, const Op& op, DType dtype, DType compute) {
+  const bool rounds = op.converts && dtype != compute &&
+                      (is_float(dtype) ? compute != i64 : dtype == i64 || dtype == boolean);
+  const BlockEntry& e = find_block(set, rounds ? "cast_" + std::string(name_of(dtype)) : op.name);
+  const BlockFn f = compute == f64 ? e.f64 : compute == f32 ? e.f32 : e.i64;
+  if (!f) throw DeviceError("op '" + op.name + "' is not defined for " + std::string(name_of(dtype)));
+  return f;
+}
 
 std::shared_ptr<const PointwisePlan> plan_pointwise(const Step& step, const KernelSet& set) {
   return plan_of(step.attrs.as<FusedAttrs>(), step, -1, static_cast<int>(step.out.size()), set);

@@ -57,6 +57,10 @@ struct PointwisePlan {
   const std::byte* constant[max_constants];  // [block] filled with one value each, in the compute type
 };
 
+// Returns the block function of an op whose result has `dtype`. A cast rounds to its dtype, except that a
+// cast from i64 is rounded when it is stored. For other ops, the name determines the function. Throws
+// DeviceError if there is none.
+BlockFn block_function(const KernelSet& set, const Op& op, DType dtype, DType compute);
 // Throws DeviceError if the kernel set has no block function or conversion for a part of the step.
 std::shared_ptr<const PointwisePlan> plan_pointwise(const Step& step, const KernelSet& set);
 // Returns the plan of the elementwise ops that are fused into a reduction (core/compile/fused_reductions.h).

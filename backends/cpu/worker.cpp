@@ -15,8 +15,8 @@ void IndexFault::report(int step, const Found& found) {
   step_.store(step, std::memory_order_relaxed);
 }
 
-void Worker::refuse_index(std::int64_t index, std::int64_t size, std::int64_t position) {
-  if (fault) fault->report(step, {index, size, position});
+void Worker::refuse_index(const IndexFault::Found& found) {
+  if (fault) fault->report(step, found);
 }
 
 Worker::Worker(Team* team, int thread)

@@ -20,6 +20,9 @@ class IndexFault {
   static constexpr int none = std::numeric_limits<int>::max();
   struct Found {
     std::int64_t index, size, position;
+    // For an index of a score or mask function: the captured tensor, its axis, and b, h, i and t of the pair.
+    int captured = -1, axis = 0;
+    std::int64_t pair[4] = {};
   };
   void clear() { step_.store(none, std::memory_order_relaxed); }
   void report(int step, const Found& found);
@@ -58,9 +61,10 @@ class Worker {
   // index.
   [[gnu::always_inline]] bool check_index(std::int64_t index, std::int64_t size, std::int64_t position) {
     if (static_cast<std::uint64_t>(index) < static_cast<std::uint64_t>(size)) return true;
-    refuse_index(index, size, position);
+    refuse_index({index, size, position});
     return false;
   }
+  void refuse_index(const IndexFault::Found& found);
 
   // Ends a phase. Returns true when all parts of the phase are done. Memory accesses before the barrier are
   // ordered before accesses after it. Returns false if the other threads have ended the step without this

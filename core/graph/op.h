@@ -141,6 +141,7 @@ struct Sample {
     std::vector<std::vector<double>> gradients;  // gradients of the outputs' sum, per floating input
   };
   std::optional<Expected> expected = {};  // default: difference quotients
+  bool cpu_only = false;                  // whether only the CPU has kernels for this call
 };
 
 // The definition of an operation.
@@ -188,6 +189,9 @@ struct Op {
   // Element i of the output depends only on element i of each input; all inputs have one shape. Such ops are
   // fused into one elementwise kernel.
   bool pointwise = false;
+  // A pointwise op that jumps at arbitrarily large arguments. Difference quotients with large steps do not
+  // give its derivative there.
+  bool jumps = false;
   // A pointwise op whose output is its input in a different dtype.
   bool converts = false;
   // For a pointwise op of two operands: 1 if y = a + b, −1 if y = a − b. 0 for other ops.
@@ -237,7 +241,7 @@ struct Op {
   struct {
     int outs = 0, ins = 0;  // 0 for other ops
   } each = {};
-  // The source line of the definition. The file determines the op's section in docs/ops.md.
+  // The source line of the definition. docs/ops.md lists the file.
   Where where = Where::current();
 
   // Whether this output may share memory with this input, according to `inplace`.

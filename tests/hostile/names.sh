@@ -15,10 +15,10 @@ theta_setting norm_blocks derivative mutate op_cases register_case registered_ca
 measure_ceilings all_ops attention_of attention_backward_of paged_attention_of find_op define_op safe_cut word_end progress_line short_count short_time safetensors_content
 write_checkpoint"
 # These methods are exempt: methods of ops, kernels, backends and architectures, and unchecked access to the
-# elements of a short list.
+# elements of a short list, and accessors of attributes.
 methods="operator fields as non_default_text back erase bfloat16 float16 load_element size_of may_share is_exact
 add_custom_gradient new_segment record allocate available_bytes bind choice done prepare status_bytes transfer
-workspace_bytes level ran compiled allowed cpu cuda defined is_absent is_number fail"
+workspace_bytes level ran compiled allowed cpu cuda captured depends defined is_absent is_number fail"
 
 calls=$(mktemp)
 trap 'rm -f "$calls"' EXIT

@@ -182,6 +182,30 @@ AdamWTensors Draw<AdamWTensors>::of(World& w) {
           Draw<Tensor>::of(w), Draw<Tensor>::of(w),
           Draw<double>::of(w), w.chance(0.3) ? std::optional(Draw<DType>::of(w)) : std::nullopt};
 }
+// A function that combines arguments, captured tensors and, sometimes, tensors that it must not use.
+ScoreFunction Draw<ScoreFunction>::of(World& w) {
+  return [&w](const ScoreAt& x) {
+    std::vector<Tensor> terms{x.score, x.b, x.h, x.i, x.t};
+    const auto any = [&] { return terms[static_cast<std::size_t>(w.below(std::ssize(terms)))]; };
+    const auto term = [&]() -> TensorArg {
+      if (w.chance(0.2)) return Draw<double>::of(w);
+      if (w.chance(0.05)) return Draw<Tensor>::of(w);
+      return any();
+    };
+    for (int n = 0; n < 6; ++n) {
+      const Tensor captured = Draw<Tensor>::of(w);
+      if (w.chance(0.1)) terms.push_back(x.at(captured, {}));
+      if (w.chance(0.2)) terms.push_back(x.at(captured, {term()}));
+      if (w.chance(0.2)) terms.push_back(x.at(captured, {term(), term()}));
+      if (w.chance(0.1)) terms.push_back(x.at(captured, {term(), term(), term(), term()}));
+      if (w.chance(0.7)) terms.push_back(any() * term());
+      if (w.chance(0.3)) terms.push_back(where(less(any(), term()), any(), term()));
+      if (w.chance(0.05)) terms.push_back(sum(any()));
+      if (w.chance(0.2)) terms.push_back(equal(remainder(any(), term()), term()));
+    }
+    return terms.back();
+  };
+}
 AttentionOptions Draw<AttentionOptions>::of(World& w) {
   AttentionOptions o{.causal = w.chance(0.5),
                      .alignment = w.one_of({AttentionOptions::bottom_right, AttentionOptions::top_left}),
@@ -196,6 +220,8 @@ AttentionOptions Draw<AttentionOptions>::of(World& w) {
   if (w.chance(0.1)) o.cu_seqlens_k = Draw<Tensor>::of(w);
   if (w.chance(0.2)) o.kv_lengths = Draw<Tensor>::of(w);
   if (w.chance(0.2)) o.dropout = Draw<double>::of(w);
+  if (w.chance(0.2)) o.score = Draw<ScoreFunction>::of(w);
+  if (w.chance(0.2)) o.mask = Draw<ScoreFunction>::of(w);
   return o;
 }
 PagedAttentionOptions Draw<PagedAttentionOptions>::of(World& w) {
@@ -204,6 +230,8 @@ PagedAttentionOptions Draw<PagedAttentionOptions>::of(World& w) {
   if (w.chance(0.2)) o.window_left = Draw<std::int64_t>::of(w);
   if (w.chance(0.2)) o.softcap = Draw<double>::of(w);
   if (w.chance(0.2)) o.sink = Draw<Tensor>::of(w);
+  if (w.chance(0.2)) o.score = Draw<ScoreFunction>::of(w);
+  if (w.chance(0.2)) o.mask = Draw<ScoreFunction>::of(w);
   return o;
 }
 CompileOptions Draw<CompileOptions>::of(World& w) {

@@ -98,6 +98,7 @@ TG_DRAWN(ReduceOptions);
 TG_DRAWN(RopeOptions);
 TG_DRAWN(AdamWOptions);
 TG_DRAWN(AdamWTensors);
+TG_DRAWN(ScoreFunction);
 TG_DRAWN(AttentionOptions);
 TG_DRAWN(PagedAttentionOptions);
 TG_DRAWN(CompileOptions);

@@ -9,9 +9,9 @@ namespace tg {
 
 auto fields_of(const AttentionOptions& o) {
   const auto& [scale, causal, alignment, window_left, window_right, bias, softcap, sink, cu_seqlens_q,
-               cu_seqlens_k, kv_lengths, dropout, nondeterministic, kernels] = o;
+               cu_seqlens_k, kv_lengths, dropout, nondeterministic, kernels, score, mask] = o;
   return std::tie(scale, causal, alignment, window_left, window_right, bias, softcap, sink, cu_seqlens_q,
-                  cu_seqlens_k, kv_lengths, dropout, nondeterministic, kernels);
+                  cu_seqlens_k, kv_lengths, dropout, nondeterministic, kernels, score, mask);
 }
 
 namespace {
@@ -69,10 +69,26 @@ const Row rows[] = {
     {"dropout", [](Spec& s, const AttentionShape&) { s.o.dropout = 0.25; }},
     {"nondeterministic", [](Spec& s, const AttentionShape&) { s.nondeterministic = true; }},
     {"plain kernels", [](Spec& s, const AttentionShape&) { s.kernels = AttentionKernels::plain; }},
+    {"score function",
+     [](Spec& s, const AttentionShape&) {
+       s.o.score = [](double x, Index b, Index h, Index i, Index t) {
+         const double by = 1 + static_cast<double>(h) / 4, y = std::tanh(x * by);
+         return std::array{2 * y + 0.1 * static_cast<double>(t - i) + static_cast<double>(b) / 2,
+                           2 * (1 - y * y) * by};
+       };
+     }},
+    {"mask function",
+     [](Spec& s, const AttentionShape&) {
+       s.o.mask = [](Index b, Index, Index i, Index t) { return (i + 2 * t + b) % 3 != 0; };
+     }},
 };
 
 // Returns the options that are not tensors.
 AttentionOptions numbers_of(const Spec& s) {
+  const ScoreFunction score = [](const ScoreAt& x) {
+    return 2 * tanh(x.score * (1 + x.h / 4)) + 0.1 * (x.t - x.i) + x.b / 2;
+  };
+  const ScoreFunction mask = [](const ScoreAt& x) { return not_equal(remainder(x.i + 2 * x.t + x.b, 3), 0); };
   return {.scale = s.o.scale,
           .causal = s.o.causal,
           .alignment = s.o.top_left ? AttentionOptions::top_left : AttentionOptions::bottom_right,
@@ -81,7 +97,9 @@ AttentionOptions numbers_of(const Spec& s) {
           .softcap = s.o.softcap,
           .dropout = s.o.dropout,
           .nondeterministic = s.nondeterministic,
-          .kernels = s.kernels};
+          .kernels = s.kernels,
+          .score = s.o.score ? score : ScoreFunction(),
+          .mask = s.o.mask ? mask : ScoreFunction()};
 }
 
 // If these options are refused, returns the reason. Otherwise returns "".

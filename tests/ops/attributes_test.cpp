@@ -79,12 +79,33 @@ TEST(Attributes, AttentionListsEachField) {
            {"z_lse=false", "z_lse=true", c, [](A& a) { a.has_z_lse = true; }},
            {"z_bias=false", "z_bias=true", c, [](A& a) { a.needs_z_bias = true; }},
            {"z_sink=false", "z_sink=true", c, [](A& a) { a.needs_z_sink = true; }},
-           {"lse_rest=false", "lse_rest=true", c, [](A& a) { a.has_lse_rest = true; }}});
+           {"lse_rest=false", "lse_rest=true", c, [](A& a) { a.has_lse_rest = true; }},
+           {"score=\"\"", "score=\"sin(score)\"", c,
+            [](A& a) {
+              a.expression =
+                  std::make_shared<AttentionExpression>(AttentionExpression{.score_text = "sin(score)"});
+            }},
+           {"mask=\"\"", "mask=\"less(t, 2)\"", c,
+            [](A& a) {
+              a.expression =
+                  std::make_shared<AttentionExpression>(AttentionExpression{.mask_text = "less(t, 2)"});
+            }},
+           {"z_captured=0", "z_captured=5", c, [](A& a) { a.needs_z_captured = 5; }}});
   using P = PagedAttentionAttrs;
-  expect_fields<P>({}, {{"scale=1", "scale=0.5", never, [](P& a) { a.scale = 0.5; }},
-                        {"window_left=-1", "window_left=0", c, [](P& a) { a.window_left = 0; }},
-                        {"softcap=0", "softcap=1.5", c, [](P& a) { a.softcap = 1.5; }},
-                        {"sink=false", "sink=true", c, [](P& a) { a.has_sink = true; }}});
+  expect_fields<P>(
+      {}, {{"scale=1", "scale=0.5", never, [](P& a) { a.scale = 0.5; }},
+           {"window_left=-1", "window_left=0", c, [](P& a) { a.window_left = 0; }},
+           {"softcap=0", "softcap=1.5", c, [](P& a) { a.softcap = 1.5; }},
+           {"sink=false", "sink=true", c, [](P& a) { a.has_sink = true; }},
+           {"score=\"\"", "score=\"sin(score)\"", c,
+            [](P& a) {
+              a.expression =
+                  std::make_shared<AttentionExpression>(AttentionExpression{.score_text = "sin(score)"});
+            }},
+           {"mask=\"\"", "mask=\"less(t, 2)\"", c, [](P& a) {
+              a.expression =
+                  std::make_shared<AttentionExpression>(AttentionExpression{.mask_text = "less(t, 2)"});
+            }}});
   using K = KeepMaskAttrs;
   expect_fields<K>({{3}, 0.5, 1},
                    {{"shape=[3]", "shape=[4]", Shown::always, [](K& a) { a.shape = {4}; }},

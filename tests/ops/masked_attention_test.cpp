@@ -47,7 +47,8 @@ std::vector<std::string> mask(Index L, Index T, const AttentionOptions& o, Index
   std::vector<std::string> rows;
   for (Index i = 0; i < L; ++i) {
     rows.emplace_back();
-    for (Index t = 0; t < T; ++t) rows.back() += attends({2, 1, 1, L, T, 1, 1}, o, b, i, t) ? 'x' : '.';
+    for (Index t = 0; t < T; ++t)
+      rows.back() += pair_of({2, 1, 1, L, T, 1, 1}, o, b, i, t).visible ? 'x' : '.';
   }
   return rows;
 }

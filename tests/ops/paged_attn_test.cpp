@@ -6,8 +6,8 @@
 namespace tg {
 
 auto fields_of(const PagedAttentionOptions& o) {
-  const auto& [scale, window_left, softcap, sink] = o;
-  return std::tie(scale, window_left, softcap, sink);
+  const auto& [scale, window_left, softcap, sink, score, mask] = o;
+  return std::tie(scale, window_left, softcap, sink, score, mask);
 }
 
 }  // namespace tg
@@ -40,6 +40,20 @@ const Option options[] = {
     {"window", [](PagedCall& c) { c.options.window_left = 5; }},
     {"softcap", [](PagedCall& c) { c.options.softcap = 1.5; }},
     {"sink", [](PagedCall& c) { c.sink = true; }},
+    {"score function",
+     [](PagedCall& c) {
+       c.options.score = [](const ScoreAt& x) {
+         return 2 * tanh(x.score * (1 + x.h / 4)) - (x.i - x.t) / 16;
+       };
+       c.score = [](double x, std::int64_t, std::int64_t h, std::int64_t i, std::int64_t t) {
+         return 2 * std::tanh(x * (1 + static_cast<double>(h) / 4)) - static_cast<double>(i - t) / 16;
+       };
+     }},
+    {"mask function",
+     [](PagedCall& c) {
+       c.options.mask = [](const ScoreAt& x) { return not_equal(remainder(x.i - x.t + x.b, 3), 1); };
+       c.mask = [](std::int64_t b, std::int64_t i, std::int64_t t) { return (i - t + b) % 3 != 1; };
+     }},
     {"values in keys", [](PagedCall& c) { c.v_in_k = true, c.d = 11, c.Hk = 1; }},
     {"bf16", [](PagedCall& c) { c.dtype = bf16; }},
     {"f16", [](PagedCall& c) { c.dtype = f16; }},

@@ -27,27 +27,36 @@ struct AttentionOptions {
   std::vector<Index> kv_lengths;  // empty or [B]: number of keys of each batch entry; not with cu_q
   double dropout = 0;             // kept elements of P are divided by 1 − dropout
   std::function<bool(Index b, Index h, Index i, Index t)> keep;  // i in [0, L), t in [0, T), also if packed
+  // Functions of a pair, with its positions in the text: A and its derivative for the capped score s, and
+  // whether the pair is visible.
+  std::function<std::array<double, 2>(double s, Index b, Index h, Index i, Index t)> score;
+  std::function<bool(Index b, Index h, Index i, Index t)> mask;
 };
 
-// Returns whether query i of row b sees key t. First checks sequences and lengths, then the causal mask and
-// the window.
-inline bool attends(const AttentionShape& s, const AttentionOptions& o, Index b, Index i, Index t) {
+// Positions of a pair in its sequence, and whether all options except the mask function make it visible.
+struct Pair {
+  bool visible = false;
+  Index i = 0, t = 0;
+};
+
+// First checks sequences and lengths, then the causal mask and the window.
+inline Pair pair_of(const AttentionShape& s, const AttentionOptions& o, Index b, Index i, Index t) {
   Index L = s.L, T = o.kv_lengths.empty() ? s.T : o.kv_lengths[b];
   if (!o.cu_q.empty()) {
     std::size_t n = 0;  // the sequence of row i
     while (n + 1 < o.cu_q.size() && !(o.cu_q[n] <= i && i < o.cu_q[n + 1])) ++n;
-    if (n + 1 == o.cu_q.size()) return false;
+    if (n + 1 == o.cu_q.size()) return {};
     L = o.cu_q[n + 1] - o.cu_q[n];
     T = o.cu_k[n + 1] - o.cu_k[n];
     i -= o.cu_q[n];
     t -= o.cu_k[n];
   }
-  if (t < 0 || t >= T) return false;
   const Index diagonal = i + T - L;  // aligned at the bottom right: the last query sees the last key
-  if (o.causal && t > (o.top_left ? i : diagonal)) return false;
-  if (o.window_left >= 0 && t < diagonal - o.window_left) return false;
-  if (o.window_right >= 0 && t > diagonal + o.window_right) return false;
-  return true;
+  const Index aligned = o.top_left ? i : diagonal;
+  const bool visible = t >= 0 && t < T && !(o.causal && t > aligned) &&
+                       !(o.window_left >= 0 && t < diagonal - o.window_left) &&
+                       !(o.window_right >= 0 && t > diagonal + o.window_right);
+  return {visible, aligned, t};
 }
 
 // Returns the index of the broadcast bias for (b, h, i, t).

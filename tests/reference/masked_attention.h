@@ -19,15 +19,15 @@ struct AttentionGradients {
 
 // The row of the attention matrix that belongs to a query.
 struct AttentionRow {
-  Vector p;           // [T], probabilities before dropout
-  Vector slope;       // [T], ∂s/∂(scaled score): 1 − tanh², or 1 without softcap
+  Vector p;      // [T], probabilities before dropout
+  Vector slope;  // [T], ∂s/∂(scaled score): 1 − tanh² with softcap, times the slope of the score function
   Vector drop;        // [T], factor of p by dropout: 0 or 1/(1 − dropout)
   double p_sink = 0;  // the sink's probability
   double xi = -kInfinity;
 };
 
-// Computes row (b, h, i). If the query sees a key, s = softcap(scale · q kᵀ) + bias and p = exp(s − c) / π.
-// If the row sees no key and has no sink, p = 0 and ξ = −∞.
+// Computes row (b, h, i). If the query sees a key, s = score(softcap(scale · q kᵀ)) + bias and p = exp(s − c)
+// / π. If the row sees no key and has no sink, p = 0 and ξ = −∞.
 inline AttentionRow attention_row(const AttentionShape& n, const AttentionOptions& o, const Vector& q,
                                   const Vector& k, Index b, Index h, Index i) {
   const Index g = h / (n.H / n.Hk);
@@ -36,7 +36,8 @@ inline AttentionRow attention_row(const AttentionShape& n, const AttentionOption
   AttentionRow row{Vector(n.T, 0.0), Vector(n.T, 1.0), Vector(n.T, 1.0)};
   Vector s(n.T, -kInfinity);
   for (Index t = 0; t < n.T; ++t) {
-    if (!attends(n, o, b, i, t)) continue;
+    const Pair at = pair_of(n, o, b, i, t);
+    if (!at.visible || (o.mask && !o.mask(b, h, at.i, at.t))) continue;
     const double* k_t = k.data() + ((b * n.Hk + g) * n.T + t) * n.d;
     s[t] = 0;
     for (Index c = 0; c < n.d; ++c) s[t] += q_i[c] * k_t[c];
@@ -45,6 +46,10 @@ inline AttentionRow attention_row(const AttentionShape& n, const AttentionOption
       const double y = std::tanh(s[t] / o.softcap);
       s[t] = o.softcap * y;
       row.slope[t] = 1 - y * y;
+    }
+    if (o.score) {
+      const auto [a, slope] = o.score(s[t], b, h, at.i, at.t);
+      s[t] = a, row.slope[t] *= slope;
     }
     if (!o.bias.empty()) s[t] += o.bias[bias_index(o, b, h, i, t)];
     if (o.dropout > 0) row.drop[t] = o.keep(b, h, i, t) ? 1 / (1 - o.dropout) : 0;

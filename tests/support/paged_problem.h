@@ -14,6 +14,10 @@ struct PagedCall {
   DType dtype = f32;
   PagedAttentionOptions options = {};
   bool sink = false, v_in_k = false;
+  // The functions of `options` on numbers, for the definition: A of a capped score, and whether a pair is
+  // visible.
+  std::function<double(double s, std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t t)> score = {};
+  std::function<bool(std::int64_t b, std::int64_t i, std::int64_t t)> mask = {};
   std::int64_t L = 1;
   // For each batch entry, the index of its sequence and its number of keys. Entries of the same sequence
   // share pages.
@@ -121,10 +125,12 @@ struct PagedCall {
           Vector o(static_cast<std::size_t>(dv)), spread = o;
           for (std::int64_t t = std::max<std::int64_t>(from, 0); t <= own; ++t) {
             double a = 0;
+            if (mask && !mask(static_cast<std::int64_t>(b), own, t)) continue;
             for (std::int64_t e = 0; e < d; ++e)
               a += number(of_q, sequences[b], own, h, e) * number(of_k, sequences[b], t, key_head, e);
             a *= scale;
             if (options.softcap > 0) a = options.softcap * std::tanh(a / options.softcap);
+            if (score) a = score(a, static_cast<std::int64_t>(b), h, own, t);
             const double p = std::exp(a);
             sum += p;
             for (std::int64_t e = 0; e < dv; ++e) {

@@ -29,9 +29,12 @@ std::string gradient_text(const Op& op);
 // Prints one row per op or layer of the cases.
 void print_list(const std::vector<Case>& cases);
 // Generates the reference of ops (docs/ops.md) as Markdown. It lists every op, including ops of plugins,
-// grouped by the file that defines the op. Each op has its operands, function, dtypes, attributes, gradient,
-// decomposition, and the calls of its samples.
+// in the order of the files that define them. Each op has its operands, function, dtypes, attributes,
+// gradient, decomposition and file.
 std::string reference();
+// Generates the list of samples (docs/notes/op-samples.md) as Markdown: the shapes and attributes of each
+// call, grouped by the file that defines the op.
+std::string sample_list();
 // Loads a shared library. Its static initializers register ops and cases, as does tilegrad_plugin() if the
 // library defines it. Throws Error with the loader's message.
 void load_plugin(const std::string& path);

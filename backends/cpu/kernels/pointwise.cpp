@@ -1,5 +1,6 @@
 // The elementwise ops. Each is one line of the table below: its formula on vectors.
 #include <cmath>
+#include <limits>
 
 #include "backends/cpu/kernels/kernels.h"
 #include "backends/cpu/kernels/simd_math.h"
@@ -94,6 +95,22 @@ TG_INLINE V truncated(V a) {
   for (int i = 0; i < lanes<V>; ++i) a[i] = std::trunc(a[i]);
   return a;
 }
+// The remainder of a/b with the sign of b. If the quotient q is small, a − q·b needs no rounding, and q is
+// ⌊a/b⌋ or 1 more.
+template <class V>
+TG_INLINE V remainder_of(V a, V b) {
+  const V zero = number<V>(0), q = a / b, infinite = number<V>(std::numeric_limits<double>::infinity());
+#if TG_VECTOR_BYTES > 16  // with fused multiply-adds
+  const auto is_small = (abs(q) < number<V>(1 << 22)) & (abs(b) < infinite);
+#else
+  const auto is_small = abs(b) > infinite;
+#endif
+  V r = fma(-floor(q), b, a);
+  if (is_any(~is_small))
+    for (int i = 0; i < lanes<V>; ++i)
+      if (!is_small[i]) r[i] = std::fmod(a[i], b[i]);
+  return select((r != zero) & ((r < zero) != (b < zero)), r + b, r);
+}
 // Rounds to float. The function converts a whole vector. If single elements were converted and stored as
 // doubles again, GCC 12 would remove the conversion.
 template <class V>
@@ -156,6 +173,7 @@ constexpr BlockEntry table[] = {
     TG_ANY("mul", 2, a * b)
     TG_FLOAT("div", 2, a / b)
     TG_FLOAT("pow", 2, raise(a, b))
+    TG_FLOAT("remainder", 2, remainder_of(a, b))
     TG_ANY("maximum", 2, select(a != a, a, select(a > b, a, b)))  // NaN in either operand gives NaN
     TG_ANY("minimum", 2, select(a != a, a, select(a < b, a, b)))
     TG_ANY("equal", 2, truth<V>(a == b))
@@ -179,6 +197,7 @@ constexpr BlockEntry table[] = {
     TG_ANY("neg", 1, -a)
     TG_ANY("abs", 1, select(a < number<V>(0), -a, select(a == number<V>(0), number<V>(0), a)))
     TG_ANY("sign", 1, select(a > number<V>(0), number<V>(1), select(a < number<V>(0), number<V>(-1), a)))
+    TG_FLOAT("floor", 1, floor(a))
     TG_FLOAT("sqrt", 1, sqrt(a))
     TG_FLOAT("rsqrt", 1, number<V>(1) / sqrt(a))
     TG_FLOAT("exp", 1, exp(a))

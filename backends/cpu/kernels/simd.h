@@ -4,6 +4,7 @@
 // an integer vector of 0 and -1, which is a mask for `select`. Elementary functions are in simd_math.h.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <type_traits>
 #include <utility>
@@ -290,6 +291,20 @@ TG_INLINE F32 round(F32 a) {  // to nearest even
   const I32 small = (I32)((U32)a & 0x7fffffffu) < 0x4b000000;
   return select(small, (a + magic) - magic, a);
 #endif
+}
+
+// The largest integer that is at most a.
+template <class V>
+TG_INLINE V floor(V a) {
+#if TG_VECTOR_BYTES == 64
+  if constexpr (std::is_same_v<V, F32>) return (V)_mm512_roundscale_ps((__m512)a, 9);
+  if constexpr (std::is_same_v<V, F64>) return (V)_mm512_roundscale_pd((__m512d)a, 9);
+#elif TG_VECTOR_BYTES == 32
+  if constexpr (std::is_same_v<V, F32>) return (V)_mm256_floor_ps((__m256)a);
+  if constexpr (std::is_same_v<V, F64>) return (V)_mm256_floor_pd((__m256d)a);
+#endif
+  for (int i = 0; i < lanes<V>; ++i) a[i] = std::floor(a[i]);
+  return a;
 }
 
 // 1/a for a normal number with a normal reciprocal, with an error of at most 1.5 ulp.

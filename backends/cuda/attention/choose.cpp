@@ -24,8 +24,9 @@ void require_asked(const Candidate& c, KernelFamily family, const char* reason) 
   throw DeviceError("kernels = " + std::string(name_of(x.kernels)) + ": " + why);
 }
 
-void require_batch(const AttentionCall& x) {
+void require_support(const AttentionCall& x) {
   if (x.B > INT32_MAX) throw DeviceError("attention supports batches below 2^31");
+  if (x.expression) throw DeviceError("score and mask functions run on the CPU only");
 }
 
 // Whether `a` (k or v of a cache) and an index_assign's tensor are the same memory, with all rows of all
@@ -96,7 +97,7 @@ std::optional<AttentionCall::Added> added_before(const Choice& c, const Call& ca
 Choice choice_of(const Call& call, std::byte* base) {
   const AttentionAttrs& attrs = call.attrs->as<AttentionAttrs>();
   AttentionCall x = attention_call(call.in, call.out, attrs);
-  require_batch(x);
+  require_support(x);
   x.tf32 = call.tf32;
   const Arg* const lengths = detail::AttentionOperands<Arg>(call.in, attrs).lengths;
   x.fixed_positions = !lengths || is_constant(*lengths, call);
@@ -107,7 +108,7 @@ Choice choice_of(const Call& call, std::byte* base) {
 
 Choice paged_choice(const Call& call, std::byte* base) {
   AttentionCall x = paged_attention_call(call.in, call.out, call.attrs->as<PagedAttentionAttrs>());
-  require_batch(x);
+  require_support(x);
   x.tf32 = call.tf32;
   x.fixed_positions = is_constant(call.in[3], call) && is_constant(call.in[4], call);
   x.fixed_keys = is_constant(call.in[1], call) && is_constant(call.in[2], call);

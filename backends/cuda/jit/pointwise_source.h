@@ -60,6 +60,10 @@ template <class T> T op_pow_half(T base, T exponent) {
   }
   return y;
 }
+template <class T> T op_remainder(T a, T b) {
+  const T r = fmod(a, b);
+  return r != T(0) && (r < T(0)) != (b < T(0)) ? r + b : r;
+}
 template <class T> T op_maximum(T a, T b) { return a != a ? a : a > b ? a : b; }
 template <class T> T op_minimum(T a, T b) { return a != a ? a : a < b ? a : b; }
 template <class T> T op_equal(T a, T b) { return T(a == b); }
@@ -83,6 +87,7 @@ template <class T> T op_cast_f32(T a) { return T(float(a)); }
 template <class T> T op_neg(T a) { return -a; }
 template <class T> T op_abs(T a) { return a < T(0) ? -a : a == T(0) ? T(0) : a; }
 template <class T> T op_sign(T a) { return a > T(0) ? T(1) : a < T(0) ? T(-1) : a; }
+template <class T> T op_floor(T a) { return floor(a); }
 template <class T> T op_sqrt(T a) { return sqrt(a); }
 template <class T> T op_rsqrt(T a) { return T(1) / sqrt(a); }
 template <class T> T op_exp(T a) { return exp(a); }

@@ -36,12 +36,18 @@ struct SharedByThreads {
     shift = carver.take<C>(query_heads(x) * x.L), offset = carver.take<C>(query_heads(x) * x.L);
     from = carver.take<std::int32_t>(x.B * tiles), to = carver.take<std::int32_t>(x.B * tiles);
     done = carver.take<std::atomic<std::uint32_t>>(query_heads(x) * tiles);
+    summed = carver.take<std::atomic<std::uint32_t>>(x.needs_z_captured != 0);
+    for (int k = 0; x.needs_z_captured >> k; ++k)
+      captured[k] = x.needs_z_captured >> k & 1 ? carver.take<double>(x.captured[k].layout.numel()) : nullptr;
   }
   i64 tiles;
   C* u;                              // [B, H, L]
   C *shift, *offset;                 // [B, H, L]: t and o of P = 2^((A − t)·f − o); o = ∞ if P is 0
   std::int32_t *from, *to;           // [B, tiles]: keys that each query tile attends to
   std::atomic<std::uint32_t>* done;  // [B, H, tiles]: number of key blocks that have added to z_Q
+  // Gradients of captured tensors, or null. Key blocks add their sums in order; `summed` counts the blocks.
+  double* captured[AttentionExpression::max_captured] = {};
+  std::atomic<std::uint32_t>* summed;
 };
 
 template <class C>
@@ -55,7 +61,7 @@ struct Workspace {
     q = carver.take<C>(x.d * n), z = carver.take<C>(x.dv * n);
     p = carver.take<C>(keys * n), za = carver.take<C>(keys * n);
     zk = carver.take<C>(keys * padded_d), zv = carver.take<C>(keys * padded_dv);
-    options.carve(carver, x, keys, n, true);
+    options.carve(carver, x, keys, n, keys_at_once<C>(x));
     const bool tiles = is_on_tiles<C>(x, 1);
     work = tiles ? carver.take<float>(tile_product_floats(at_least(keys, n), at_least(x.d, x.dv))) : nullptr;
     const auto copy = [&](const AttentionCall::TensorView& a, i64 rows, i64 padded, i64 size, bool left,
@@ -228,8 +234,10 @@ void probabilities_and_gradients(i64 keys, C exponent, const Workspace<C>& s) {
 }
 
 // Computes Pᵀ and z_Aᵀ (times the factor of load_queries) of the loaded query tile and `keys` keys, starting
-// at key0. If `through_cap` is true, z_A is the gradient of the scores before the cap. Otherwise it is the
-// gradient of the capped scores, to which the bias is added.
+// at key0. If `through_cap` is true, z_A is the gradient of the scores before the cap and the
+// score function. Otherwise it is the gradient of the scores A. In the first case, a call with an expression
+// has the factor 1, sums the gradients of captured tensors if `sums` is set, and multiplies z_A by the
+// scale.
 template <class C>
 void score_gradient(const AttentionCall& x, Workspace<C>& s, i64 key0, i64 keys, const Rows<C>& k,
                     const Rows<C>& v, bool through_cap) {
@@ -241,7 +249,7 @@ void score_gradient(const AttentionCall& x, Workspace<C>& s, i64 key0, i64 keys,
   else
     multiply<C>(keys, t.width, x.dv, {v.data, v.row, 1}, {s.z, t.width}, s.za, t.width, nullptr, 0);
   if (x.dropout > 0) dropout_factors(x, t, key0, keys, s.options.keep);
-  const bool slope = x.softcap != 0 && through_cap;
+  const bool slope = s.options.slope && through_cap && !x.plan;
   const C f = ScoreUnit<C>(x).exponent;
   if (x.dropout > 0) {
     slope ? probabilities_and_gradients<C, true, true>(keys, f, s)
@@ -250,6 +258,12 @@ void score_gradient(const AttentionCall& x, Workspace<C>& s, i64 key0, i64 keys,
     slope ? probabilities_and_gradients<C, false, true>(keys, f, s)
           : probabilities_and_gradients<C, false, false>(keys, f, s);
   }
+  if (!x.plan || !through_cap) return;
+  if (s.options.expression.sums) add_captured(x, t, s.options.expression, keys, s.za);
+  if (s.options.slope)
+    for (i64 e = 0; e < keys * t.width; e += Tile<C>::width)
+      store(s.za + e, load(s.za + e) * load(s.options.slope + e));
+  multiply_all(keys * t.width, static_cast<C>(x.scale), s.za);
 }
 
 template <class C>
@@ -271,6 +285,51 @@ C* in_place(const AttentionCall::TensorView& a, i64 b, i64 h, i64 row) {
   return static_cast<C*>(a.data) + element_offset<C>(a, b, h, row);
 }
 
+// Sets the slices of captured tensors to those of a key block, with gradients 0.
+template <class C>
+void start_slices(const AttentionCall& x, Workspace<C>& s, i64 b, i64 h, i64 key0) {
+  ExpressionTile<C>& tile = s.options.expression;
+  tile.first_b = b, tile.first_h = h, tile.first_key = key0;
+  for (int k = 0; x.needs_z_captured >> k; ++k)
+    if (tile.sum[k])
+      for (i64 e = 0; e < tile.slice[k].elements; ++e) tile.sum[k][e] = 0;
+}
+
+// Adds the gradients of the slices to the gradients of the captured tensors.
+template <class C>
+void add_slices(const AttentionCall& x, const SharedByThreads<C>& all, const Workspace<C>& s) {
+  const ExpressionTile<C>& tile = s.options.expression;
+  for (int k = 0; x.needs_z_captured >> k; ++k) {
+    if (!tile.sum[k]) continue;
+    const CapturedSlice& slice = tile.slice[k];
+    const Shape& shape = x.captured[k].layout.shape;
+    for (i64 e = 0; e < slice.elements; ++e) {
+      i64 to = 0;
+      bool exists = true;  // the last slices of an axis may be shorter
+      for (int a = 0; a < slice.rank; ++a) {
+        const i64 index = slice.start(a, tile.first_b, tile.first_h, tile.first_key) +
+                          e / slice.stride[a] % slice.extent[a];
+        exists &= index < shape[a];
+        to = to * shape[a] + index;
+      }
+      if (exists) all.captured[k][to] += tile.sum[k][e];
+    }
+  }
+}
+
+// Converts the gradient of a captured tensor to its dtype.
+template <class C>
+void write_captured(const AttentionCall& x, const SharedByThreads<C>& all, int k) {
+  const Arg* to = x.z_captured;
+  for (int before = 0; before < k; ++before) to += x.needs_z_captured >> before & 1;
+  const auto convert = [&]<class S>(const S*) {
+    for (i64 e = 0; e < to->layout.numel(); ++e)
+      reinterpret_cast<S*>(to->data)[e] = static_cast<S>(static_cast<compute_t<S>>(all.captured[k][e]));
+  };
+  if (to->dtype == DType::f64) return convert(static_cast<const double*>(nullptr));
+  with_storage<float>(to->dtype, convert);
+}
+
 // Computes z_K and z_V of one block. If z_Q is accumulated in place, also adds the block's contributions to
 // z_Q. If there is a single block, computes all of z_Q.
 template <class C>
@@ -280,6 +339,9 @@ void key_item(const AttentionCall& x, const SharedByThreads<C>& all, Workspace<C
             group = x.H / x.Hk;
   const Rows<C> k = rows_of(x, s, x.k, b, key_head, key0, keys, x.d, s.k.data, s.padded_d);
   const Rows<C> v = rows_of(x, s, x.v, b, key_head, key0, keys, x.dv, s.v.data, s.padded_dv);
+  ExpressionTile<C>& expression = s.options.expression;
+  expression.sums = x.needs_z_captured != 0;
+  start_slices(x, s, b, key_head * group, key0);
   bool first = true;
   const auto clear = [&] {
     for (i64 e = 0; e < keys * s.padded_d; ++e) s.zk[e] = 0;
@@ -289,7 +351,7 @@ void key_item(const AttentionCall& x, const SharedByThreads<C>& all, Workspace<C
     for (i64 tile = 0; tile < all.tiles; ++tile) {
       const i64 from = all.from[b * all.tiles + tile], to = all.to[b * all.tiles + tile];
       if (from >= key0 + keys || to <= key0) continue;
-      load_queries(x, all, s, b, h, tile, static_cast<C>(x.scale));
+      load_queries(x, all, s, b, h, tile, x.plan ? C{1} : static_cast<C>(x.scale));
       const QueryTile<C>& t = s.tile;
       // Only keys that the tile attends to are multiplied. Other keys have undefined contents, and 0·NaN is
       // NaN.
@@ -327,6 +389,12 @@ void key_item(const AttentionCall& x, const SharedByThreads<C>& all, Workspace<C
   if (first) clear();
   write_rows(x, x.z_k, b, key_head, key0, keys, x.d, s.zk, s.padded_d);
   write_rows(x, x.z_v, b, key_head, key0, keys, x.dv, s.zv, s.padded_dv);
+  if (!expression.sums) return;
+  expression.sums = false;
+  const auto ticket = static_cast<std::uint32_t>((block * x.B + b) * x.Hk + key_head);
+  w.await(*all.summed, ticket);
+  add_slices(x, all, s);
+  w.advance(*all.summed, ticket + 1);
 }
 
 // Computes z_Q of one query tile by a separate pass over the keys; see has_query_pass.
@@ -336,7 +404,7 @@ void query_item(const AttentionCall& x, const SharedByThreads<C>& all, Workspace
   const i64 from = all.from[b * all.tiles + tile], to = all.to[b * all.tiles + tile],
             key_head = h / (x.H / x.Hk);
   if (from == to) return;
-  load_queries(x, all, s, b, h, tile, static_cast<C>(x.scale));
+  load_queries(x, all, s, b, h, tile, x.plan ? C{1} : static_cast<C>(x.scale));
   const QueryTile<C>& t = s.tile;
   for (i64 key0 = from; key0 < to; key0 += key_block) {
     const i64 keys = at_most(key_block, to - key0);
@@ -434,7 +502,13 @@ void run(const AttentionCall& x, Worker& w) {
   Carver common{w.shared}, own{w.scratch};
   const SharedByThreads<C> all(common, x);
   Workspace<C> s(own, x);
+  s.options.expression.worker = &w;
   const TilesInUse<TileUnit> tiles(s.work);
+  w.each(x.needs_z_captured != 0, [&](i64) {
+    all.summed->store(0, std::memory_order_relaxed);
+    for (int k = 0; x.needs_z_captured >> k; ++k)
+      for (i64 e = 0; all.captured[k] && e < x.captured[k].layout.numel(); ++e) all.captured[k][e] = 0;
+  });
   w.each(query_heads(x) * all.tiles, [&](i64 part) {
     row_stats(x, all, s, part / (all.tiles * x.H), part / all.tiles % x.H, part % all.tiles);
   });
@@ -443,7 +517,7 @@ void run(const AttentionCall& x, Worker& w) {
   const auto keys = [&](i64 part) {  // block by block, so few threads work on one head
     key_item(x, all, s, w, part % heads / x.Hk, part % x.Hk, part / heads);
   };
-  if (blocks == 1) {
+  if (blocks == 1 && x.needs_z_captured == 0) {
     w.each(heads, keys);
   } else {
     w.each_in_order(heads * blocks, keys);
@@ -458,6 +532,10 @@ void run(const AttentionCall& x, Worker& w) {
     const BiasGrid grid(x);
     w.each(grid.parts(), [&](i64 part) { bias_item(x, all, s, grid, part); });
   }
+  if (x.needs_z_captured == 0 || !w.barrier()) return;
+  w.each(AttentionExpression::max_captured, [&](i64 k) {
+    if (x.needs_z_captured >> k & 1) write_captured(x, all, static_cast<int>(k));
+  });
 }
 
 template <class C>

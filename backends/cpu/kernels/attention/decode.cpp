@@ -116,18 +116,20 @@ struct Workspace {
     q = carver.take<C>(rows * padded_d);
     a = carver.take<C>(rows * tile);
     sum = carver.take<C>(rows * W);
+    expression.carve(carver, x, 1, tile, 0);
     k_at.at = carver.take<i64>(2 * tile), v_at.at = carver.take<i64>(2 * tile);
     if (!copies<C>(x)) return;
     own_k_at = carver.take<i64>(tile), own_v_at = carver.take<i64>(tile);
     k = carver.take<C>(tile * padded_d), v = carver.take<C>(tile * all.padded);
   }
   i64 padded_d;
-  Sums<C> range, all;        // results of one range; results of all ranges so far
-  i64* start;                // [B + 1]: the first part of each batch entry
-  i64 *first, *last;         // [rows]: keys that each row attends to
-  C* q;                      // [rows × padded_d], scaled
-  C* a;                      // [rows × tile]: scores, then exp(A − c)
-  C* sum;                    // [rows × W]: π, lane by lane
+  Sums<C> range, all;  // results of one range; results of all ranges so far
+  i64* start;          // [B + 1]: the first part of each batch entry
+  i64 *first, *last;   // [rows]: keys that each row attends to
+  C* q;                // [rows × padded_d], scaled
+  C* a;                // [rows × tile]: scores, then exp(A − c)
+  C* sum;              // [rows × W]: π, lane by lane
+  ExpressionTile<C> expression;
   Places k_at, v_at;         // [2·tile]: for the keys of this tile and the next one
   i64 *own_k_at, *own_v_at;  // [tile]: offsets of the copies
   C *k, *v;                  // [tile × padded]: copies
@@ -273,6 +275,10 @@ class Rows {
       C* a = s_.a + r * tile_;
       if (x_.softcap != 0)
         cap_scores(last - first, static_cast<C>(x_.softcap), a + first, static_cast<C*>(nullptr));
+      if (x_.plan)
+        ExpressionRun<C>(x_, s_.expression, group_.b, group_.head(r), group_.query(r), key0 + first,
+                         last - first, s_.first[r], s_.last[r])
+            .apply(a + first, nullptr, false);
       if (low > first || high < last) mask_row(a, first, last, low, high);
       softmax_row(r, first, last);
     }
@@ -470,6 +476,7 @@ void run(const AttentionCall& x, Worker& w) {
   if (is_empty(x)) return;
   Carver own{w.scratch}, shared{w.shared};
   Workspace<C> s(own, x);
+  s.expression.worker = &w;
   const Sums<C> parts = parts_of<C>(shared, x);
   with_storage<C>(x.type, [&]<class S>(const S*) {
     shares_keys(x) ? run_ranges<S>(x, s, parts, w) : run_groups<S>(x, s, w);

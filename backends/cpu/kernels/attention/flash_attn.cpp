@@ -2,13 +2,16 @@
 // kernels. This file also contains the op that computes the dropout mask.
 #include "backends/cpu/kernels/attention/attention.h"
 #include "backends/cpu/kernels/kernels.h"
+#include "backends/cpu/kernels/simd.h"
 
 namespace tg::cpu::TG_ISA {
 
 namespace {
 
 AttentionCall attention_of(const Call& c) {
-  return attention_call(c.in, c.out, c.attrs->as<AttentionAttrs>());
+  AttentionCall x = attention_call(c.in, c.out, c.attrs->as<AttentionAttrs>());
+  x.plan = c.plan;
+  return x;
 }
 
 // Whether the boundaries start at 0, increase and stay within `rows`. Reports the first boundary that
@@ -36,7 +39,9 @@ bool are_within(Worker& w, const AttentionCall& n) {
 
 // paged_attn uses the decoding kernel for any number of rows, so results do not depend on the number of rows.
 AttentionCall paged_of(const Call& c) {
-  return paged_attention_call(c.in, c.out, c.attrs->as<PagedAttentionAttrs>());
+  AttentionCall x = paged_attention_call(c.in, c.out, c.attrs->as<PagedAttentionAttrs>());
+  x.plan = c.plan;
+  return x;
 }
 // Whether each table entry for an existing key is a page of the pool. True without a table.
 bool are_in_pool(Worker& w, const AttentionCall& n) {
@@ -48,9 +53,27 @@ bool are_in_pool(Worker& w, const AttentionCall& n) {
   return true;
 }
 
+// Rounds results below the normal numbers to 0 during its lifetime. Probabilities of distant keys, as with
+// ALiBi, are often that small, and such operands make multiply-adds many times slower.
+class FlushToZero {
+ public:
+#if defined(__SSE2__)
+  FlushToZero() {
+    _mm_setcsr(before_ | 0x8000);
+  }
+  ~FlushToZero() {
+    _mm_setcsr(before_);
+  }
+
+ private:
+  const unsigned before_ = _mm_getcsr();
+#endif
+};
+
 template <AttentionCall (*call_of)(const Call&), const AttentionKernel& attention>
 void run(Worker& w, const Call& c) {
   const AttentionCall n = call_of(c);
+  const FlushToZero flush;
   if (are_within(w, n) && are_in_pool(w, n)) attention.run(n, w);
 }
 template <AttentionCall (*call_of)(const Call&), const AttentionKernel& attention>

@@ -35,7 +35,7 @@ struct Workspace {
     a = carver.take<C>(keys * n);
     g = carver.take<C>(n * padded);
     top = carver.take<C>(n), sum = carver.take<C>(n), shrink = carver.take<C>(n);
-    options.carve(carver, x, keys, n, false);
+    options.carve(carver, x, keys, n, 0);
     const bool tiles = is_on_tiles<C>(x, query_block);
     work = tiles ? carver.take<float>(tile_product_floats(at_least(keys, n), at_least(x.d, x.dv))) : nullptr;
     k = !tiles && needs_copy<C>(x, x.k, x.d, true) ? carver.take<C>(keys * x.d) : nullptr;
@@ -118,6 +118,7 @@ void run(const AttentionCall& x, Worker& w) {
   const Grid grid(x);
   Carver carver{w.scratch};
   Workspace<C> s(carver, x, grid);
+  s.options.expression.worker = &w;
   const TilesInUse<TileUnit> tiles(s.work);
   const i64 group = x.H / x.Hk;
   // With a causal mask, the last tiles of a head have the most keys. They are processed first, which balances

@@ -4,7 +4,7 @@
 // place, as the broadcast operand.
 #pragma once
 
-#include "backends/cpu/kernels/attention/attention.h"
+#include "backends/cpu/kernels/attention/expression.h"
 #include "backends/cpu/kernels/attention/tile_products.h"
 #include "backends/cpu/kernels/pack.h"
 #include "backends/cpu/kernels/philox.h"
@@ -28,66 +28,6 @@ TG_INLINE F32 exp2_of_score(F32 x) {
 TG_INLINE F64 exp2_of_score(F64 x) {
   return exp2(x);
 }
-
-// Divides a thread's scratch into 64-byte aligned pieces. If the base is null, only computes the size.
-struct Carver {
-  std::byte* base;
-  std::size_t used = 0;
-  template <class E>
-  E* take(i64 count) {
-    std::byte* p = base ? base + used : nullptr;
-    used += (static_cast<std::size_t>(count) * sizeof(E) + 63) / 64 * 64;
-    return reinterpret_cast<E*>(p);
-  }
-};
-
-inline i64 query_heads(const AttentionCall& x) {
-  return i64{x.B} * x.H;
-}
-inline i64 key_heads(const AttentionCall& x) {
-  return i64{x.B} * x.Hk;
-}
-
-// Queries i0 … i1-1 of heads h0 … h1-1, which share a key head. Each query is a column of the score tile.
-// Here and below, C is the compute type and S the storage type.
-template <class C>
-struct QueryTile {
-  i64 b, h0, h1, i0, i1;
-  i64 count = 0, width = 0;          // columns in use; the row length of tiles
-  i64 from = 0, to = 0;              // keys that at least one column attends to
-  i64 all_from = 0, all_to = 0;      // keys that every column attends to (empty: from > to)
-  std::int32_t *first, *last;        // [width]: keys of each column
-  std::int32_t *query, *batch_head;  // [width]: i, and b·H + h
-
-  void carve(Carver& carver, i64 columns) {
-    first = carver.take<std::int32_t>(columns), last = carver.take<std::int32_t>(columns);
-    query = carver.take<std::int32_t>(columns), batch_head = carver.take<std::int32_t>(columns);
-  }
-
-  void set(const AttentionCall& x, i64 batch, i64 head0, i64 head1, i64 query0, i64 query1) {
-    b = batch, h0 = head0, h1 = head1, i0 = query0, i1 = query1;
-    count = (h1 - h0) * (i1 - i0);
-    width = round_up(count, Tile<C>::width);
-    from = x.T, to = 0, all_from = 0, all_to = x.T;
-    for (i64 i = i0, c = 0; i < i1; ++i, ++c) {
-      const KeyRange r = keys_visible_to(x, static_cast<int>(b), static_cast<int>(i));
-      if (r.from < r.to) {
-        from = r.from < from ? r.from : from;
-        to = r.to > to ? r.to : to;
-      }
-      all_from = r.from > all_from ? r.from : all_from;
-      all_to = r.to < all_to ? r.to : all_to;
-      for (i64 h = h0; h < h1; ++h) {
-        const i64 column = (h - h0) * (i1 - i0) + c;
-        first[column] = r.from, last[column] = r.to;
-        query[column] = static_cast<std::int32_t>(i),
-        batch_head[column] = static_cast<std::int32_t>(b * x.H + h);
-      }
-    }
-    for (i64 c = count; c < width; ++c) first[c] = 0, last[c] = INT32_MAX, query[c] = 0, batch_head[c] = 0;
-    if (from >= to) from = to = 0;
-  }
-};
 
 // ---- reading operands: rows of an operand converted to C ----
 
@@ -177,28 +117,32 @@ bool needs_copy(const AttentionCall& x, const AttentionCall::TensorView& a, i64 
 template <class C>
 struct OptionTiles {
   C* bias;   // the bias, transposed
-  C* slope;  // 1 - tanh², for the gradient through the cap
+  C* slope;  // 1 - tanh² times the slope of the score function, for the gradient through them
   C* keep;   // dropout factors
+  ExpressionTile<C> expression;
 
-  void carve(Carver& carver, const AttentionCall& x, i64 keys, i64 columns, bool backward) {
+  // key_block: keys of a block of the backward; 0 in a forward
+  void carve(Carver& carver, const AttentionCall& x, i64 keys, i64 columns, i64 key_block) {
     bias = x.bias.data ? carver.take<C>(keys * columns) : nullptr;
-    slope = x.softcap != 0 && backward ? carver.take<C>(keys * columns) : nullptr;
+    const bool has_slope = x.softcap != 0 || (x.plan && expression_of(x).slope >= 0);
+    slope = has_slope && key_block > 0 ? carver.take<C>(keys * columns) : nullptr;
+    expression.carve(carver, x, keys, columns, key_block);
     keep = x.dropout > 0 ? carver.take<C>(keys * columns) : nullptr;
   }
 };
 
-// The units of a score tile. Without softcap and bias, a score is q·k, without the scale. If q·scale were
-// rounded, differences between large scores would be inaccurate.
+// The units of a score tile. Without softcap, bias and expression, a score is q·k, without the scale. If
+// q·scale were rounded, differences between large scores would be inaccurate.
 template <class C>
 struct ScoreUnit {
   explicit ScoreUnit(const AttentionCall& x) {
     const C plain = static_cast<C>(x.scale * log2_e);
-    if (x.softcap == 0 && !x.bias.data && plain > 0) {
+    if (x.softcap == 0 && !x.bias.data && !x.plan && plain > 0) {
       exponent = plain, natural = static_cast<C>(x.scale);
       return;
     }
     exponent = static_cast<C>(log2_e);
-    if (x.softcap != 0 || !x.bias.data)  // a bias is added to q·k times `scale`
+    if (x.softcap != 0 || x.plan || !x.bias.data)  // otherwise, a bias is added to q·k times `scale`
       of_q = static_cast<C>(x.softcap != 0 ? x.scale / x.softcap : x.scale);
   }
   C of_q = 1;     // factor of q; then q·k is a score or the argument of tanh
@@ -330,7 +274,9 @@ void scores(const AttentionCall& x, const QueryTile<C>& t, i64 key0, i64 keys, c
   else
     multiply<C>(keys, t.width, x.d, {k.data, k.row, 1}, {q, t.width}, a, t.width, nullptr, 0);
   if (x.softcap != 0) cap_scores(keys * t.width, static_cast<C>(x.softcap), a, tiles.slope);
-  if (x.bias.data) add_bias(x, t, key0, keys, x.softcap != 0 ? C{1} : static_cast<C>(x.scale), a, tiles.bias);
+  if (x.plan) ExpressionRun<C>(x, t, tiles.expression, key0, keys).apply(a, tiles.slope, x.softcap != 0);
+  if (x.bias.data)
+    add_bias(x, t, key0, keys, x.softcap != 0 || x.plan ? C{1} : static_cast<C>(x.scale), a, tiles.bias);
   if (key0 < t.all_from || key0 + keys > t.all_to) mask_scores(t, key0, keys, a);
 }
 
