@@ -60,7 +60,9 @@ template <class T> T __shfl_down_sync(unsigned mask, T v, int by, int width) {
   inline float name(float x) { return __builtin_##name##f(x); } \
   inline double name(double x) { return __builtin_##name(x); }
 TG_FUNCTION(sqrt) TG_FUNCTION(exp) TG_FUNCTION(log) TG_FUNCTION(sin) TG_FUNCTION(cos) TG_FUNCTION(tanh)
-TG_FUNCTION(erf) TG_FUNCTION(erfc) TG_FUNCTION(trunc) TG_FUNCTION(exp2)
+TG_FUNCTION(erf) TG_FUNCTION(erfc) TG_FUNCTION(trunc) TG_FUNCTION(exp2) TG_FUNCTION(floor)
+inline float fmod(float a, float b) { return __builtin_fmodf(a, b); }
+inline double fmod(double a, double b) { return __builtin_fmod(a, b); }
 inline float pow(float a, float b) { return __builtin_powf(a, b); }
 inline double pow(double a, double b) { return __builtin_pow(a, b); }
 inline long long trunc(long long x) { return x; }
