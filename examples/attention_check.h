@@ -1,4 +1,4 @@
-// What the examples of score and mask functions share: inputs, and a comparison of the fused kernels with
+// Shared by the examples of score and mask functions: inputs, and a comparison of the fused kernels with
 // simpler ops that store all scores.
 #pragma once
 

@@ -27,7 +27,7 @@ void checks() {
           return logical_and(less_equal(rows, 2), less_equal(columns, 2));
         }});
   check("block diffusion", {.mask = [](X x) { return less_equal(floor(x.t / 8), floor(x.i / 8)); }});
-  check("tree behind n[b] keys", {.causal = true, .mask = [&](X x) {
+  check("tree after n[b] keys", {.causal = true, .mask = [&](X x) {
                                     const Tensor first = x.at(n, {x.b}), t = maximum(x.t - first, 0);
                                     const Tensor seen = x.at(anc, {x.b, maximum(x.i - first, 0), t});
                                     return logical_or(less(x.t, first), not_equal(seen, 0));

@@ -56,7 +56,6 @@ class ExpressionRecorder : public std::enable_shared_from_this<ExpressionRecorde
       e_.score_text = text(e_.score);
     }
     e_.captured = static_cast<int>(captured_.size());
-    e_.forward_code = static_cast<int>(e_.code.size());
     e_.slopes.resize(e_.captures.size());
     if (a.defined()) differentiate(a);
     return std::make_shared<const Expression>(std::move(e_));

@@ -22,17 +22,17 @@ struct ScoreAt {
   // The score softcap(scale·q·kᵀ). Undefined in a mask function.
   Tensor score;
   // Whole numbers: the batch entry, the query head, and the positions of the query and the key in the text.
-  // With L queries and T keys, query row r has the position i = r + T − L, so that decoding and training
-  // agree; with AttentionOptions::top_left, i = r. In a packed sequence, both positions count from its
-  // beginning, and L and T are its sizes. With kv_lengths, T is the length of the batch entry.
+  // With L queries and T keys, query row r has the position i = r + T − L. Decoding and training then agree.
+  // With AttentionOptions::top_left, i = r. In a packed sequence, both positions count from its beginning,
+  // and L and T are its sizes. With kv_lengths, T is the length of the batch entry.
   Tensor b, h, i, t;
 
   // Returns the element captured[index…] of a tensor of the model. There is one index per axis, a number or a
   // tensor of this expression. Fractions of an index are discarded. Elements that are not floating are
   // converted to the compute type, and booleans stay booleans. If the tensor is floating, the backward of the
   // op returns its gradient. Throws ShapeError unless there is one index per axis, and Error after the
-  // function has returned. An index out of range fails the run with an Error, if the pair is visible; the
-  // expression of a mask is checked for all pairs that the other options make visible.
+  // function has returned. An index out of range at a visible pair fails the run with an Error. For an
+  // index in a mask function, the other options determine the visible pairs.
   Tensor at(const Tensor& captured, std::initializer_list<TensorArg> index,
             Where where = Where::current()) const;
 
@@ -47,52 +47,55 @@ using ScoreFunction = std::function<Tensor(const ScoreAt&)>;
 // A recorded score and mask as straight-line code, and the derivatives of the score. All values have the
 // compute type; booleans are 0 or 1.
 struct AttentionExpression {
-  // The number of instructions of an expression and its derivatives is limited, and so are the captured
-  // tensors and their uses.
+  // Limits: ops with the derivatives, captured tensors, and their uses.
   static constexpr int max_code = 128, max_captured = 8, max_captures = 16;
-  // A value of the program.
+  // A value of the code.
   struct Value {
+    // Where the value comes from.
     enum Kind : std::uint8_t {
       none,      // no value
-      score,     // arguments of the functions
+      score,     // argument of the functions
       b,         // batch entry
       h,         // query head
       i,         // position of the query
       t,         // position of the key
-      constant,  // `number`
-      capture,   // element of a captured tensor: `index` in `captures`
-      result     // result of instruction `index`
-    } kind = none;
-    std::int32_t index = 0;
-    double number = 0;
+      constant,  // a number
+      capture,   // element of a captured tensor
+      result     // result of an instruction
+    };
+    Kind kind = none;        // the source
+    std::int32_t index = 0;  // of a capture or an instruction; otherwise 0
+    double number = 0;       // of a constant; otherwise 0
+    // Whether both are the same value.
     friend bool operator==(const Value&, const Value&) = default;
   };
   // Bits of the arguments that a value depends on: 1 << Value::Kind.
   using Inputs = std::uint8_t;
+  // A call of a pointwise op.
   struct Instruction {
-    const Op* op;           // a pointwise op
+    const Op* op;           // the op
     Attrs attrs;            // its attributes
     std::vector<Value> in;  // its operands
     DType dtype;            // of its result: the compute type or bool
     Inputs depends = 0;     // arguments that the result depends on
   };
+  // A use of a captured tensor.
   struct Capture {
     int tensor = 0;            // index in the captured tensors
     std::vector<Value> index;  // one per axis
-    DType dtype = DType::f32;  // of the value: the compute type or bool
+    DType dtype = DType::f32;  // of the element: the compute type or bool
     bool in_mask = false;      // the mask reads it
     Inputs depends = 0;        // arguments that its index depends on
     int before = 0;            // the instruction before which it is read: all its indices exist
   };
 
-  DType compute = DType::f32;
-  std::vector<Capture> captures;
+  DType compute = DType::f32;         // the compute type
+  std::vector<Capture> captures;      // uses of captured tensors
   std::vector<Instruction> code;      // mask first, then score, then derivatives
   int captured = 0;                   // number of captured tensors
-  int forward_code = 0;               // the number of instructions without derivatives
   Value mask, score;                  // results; Value::none if absent
-  Value score_slope;                  // ∂A/∂score, for the score before the expression
-  std::vector<Value> slopes;          // ∂A/∂capture, for each capture; Value::none: 0
+  Value score_slope;                  // ∂A/∂score, for the score before the function
+  std::vector<Value> slopes;          // ∂A/∂element of each capture; Value::none: 0
   std::string score_text, mask_text;  // for printing and hashing: "add(score, c0[h])"
 
   // The arguments that a value depends on.
@@ -118,8 +121,8 @@ std::shared_ptr<const AttentionExpression> record_expression(const ScoreFunction
                                                              std::vector<Tensor>& captured,
                                                              PlainAttention& plain, const Where& where);
 
-// Throws DTypeError or ShapeError unless the operands fit the expression. They may not, because ops can be
-// recorded by name.
+// Throws DTypeError or ShapeError unless the operands fit the expression. An op that is recorded by name
+// may have other operands.
 void check_captured(const AttentionExpression& expression, DType dtype, const Operand* captured);
 
 }  // namespace detail

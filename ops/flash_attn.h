@@ -104,9 +104,9 @@ struct AttentionAttrs {
   // for the backward: the optional operand and results
   bool backward = false, has_z_lse = false, needs_z_bias = false, needs_z_sink = false;
   bool has_lse_rest = false;  // a forward also returns the rounding error of ξ
-  // The score and mask functions; null: none. Their captured tensors are the last operands. The backward
-  // returns a gradient for each bit of needs_z_captured, in the order of the tensors.
+  // The score and mask functions; null: none. Their captured tensors are the last operands.
   std::shared_ptr<const AttentionExpression> expression = {};
+  // The backward returns a gradient of captured tensor k if bit k is set, in the order of the tensors.
   std::int64_t needs_z_captured = 0;
   // Number of captured tensors.
   int captured() const { return expression ? expression->captured : 0; }

@@ -16,8 +16,8 @@ struct ExpressionPlan {
   // The blocks of the arguments. Constants follow, and then results. The score has no block: it is read from
   // the tile.
   enum Slot : int { score, b, h, i, t, arguments };
-  // What a value depends on, besides b and h: nothing, the query, the key, their difference i − t, or the
-  // pair. If a tile has one head and consecutive queries, all classes except `pair` have few values per tile.
+  // The arguments that a value depends on, besides b and h: none, i, t, their difference i − t, or the pair.
+  // If a tile has one head and consecutive queries, all classes except `pair` have few values per tile.
   enum Class : int { head, query, key, difference, pair, classes };
 
   struct Step {

@@ -551,7 +551,7 @@ TEST(AttentionExpression, IndicesOutOfRangeFailTheRun) {
   }
 }
 
-TEST(AttentionExpression, HasAReadableText) {
+TEST(AttentionExpression, AttributesPrintTheCode) {
   Graph g;
   const Tensor q = g.input("q", {1, 2, 3, 4}), m = g.input("m", {2});
   flash_attn(q, q, q,

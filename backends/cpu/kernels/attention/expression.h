@@ -13,8 +13,8 @@ inline const ExpressionPlan& expression_of(const AttentionCall& x) {
   return *static_cast<const ExpressionPlan*>(x.plan);
 }
 
-// The part of a captured tensor whose gradient one block of keys can reach. An axis that is indexed by b, h
-// or t alone is restricted to the block's indices.
+// The part of a captured tensor whose gradient one block of keys can reach. If the index of an axis is b, h
+// or t, the axis is restricted to the block's indices.
 struct CapturedSlice {
   CapturedSlice() = default;
   CapturedSlice(const AttentionCall& x, int tensor, i64 keys) {
