@@ -28,10 +28,10 @@ void checks() {
         }});
   check("block diffusion", {.mask = [](X x) { return less_equal(floor(x.t / 8), floor(x.i / 8)); }});
   check("tree after n[b] keys", {.causal = true, .mask = [&](X x) {
-                                    const Tensor first = x.at(n, {x.b}), t = maximum(x.t - first, 0);
-                                    const Tensor seen = x.at(anc, {x.b, maximum(x.i - first, 0), t});
-                                    return logical_or(less(x.t, first), not_equal(seen, 0));
-                                  }});
+                                   const Tensor first = x.at(n, {x.b}), t = maximum(x.t - first, 0);
+                                   const Tensor seen = x.at(anc, {x.b, maximum(x.i - first, 0), t});
+                                   return logical_or(less(x.t, first), not_equal(seen, 0));
+                                 }});
   check("shared prefix", {.causal = true, .mask = [&](X x) {
                             const Tensor own = x.at(G, {x.b, x.t});
                             return logical_or(equal(own, 0), equal(own, x.at(G, {x.b, x.i})));
