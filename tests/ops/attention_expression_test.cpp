@@ -370,6 +370,46 @@ TEST(AttentionExpression, HasTheGradientsOfTheDecomposition) {
     }
 }
 
+// Equal uses of a tensor, and slopes that are constants.
+TEST(AttentionExpression, GradientsOfUsesAreAdded) {
+  const Size z{1, 2, 1, 5, 6, 4, 4};
+  const Mod mod{"two uses",
+                {slopes_of(z.H)},
+                [](const std::vector<Tensor>& c) {
+                  return AttentionOptions{.score = [m = c[0]](X x) {
+                    return x.score + x.at(m, {x.h}) * x.t + 3 * x.at(m, {1 - x.h}) - x.at(m, {x.h}) * x.score;
+                  }};
+                },
+                {}};
+  const Mod scaled{
+      "a factor",
+      {floats({z.T}, 7)},
+      [](const std::vector<Tensor>& c) {
+        return AttentionOptions{.score = [m = c[0]](X x) { return x.score + 3 * x.at(m, {x.t}); }};
+      },
+      {}};
+  for (const Mod& m : {mod, scaled}) {
+    Build fused(z, m, f64), simple(z, m, f64);
+    const std::vector<Vector> now = fused.run(fused.outputs(true)),
+                              expected = simple.run(simple.outputs(false));
+    for (std::size_t i = 0; i < now.size(); ++i) expect_close(now[i], expected[i], 1e-13, m.name);
+  }
+  // The gradient of a factor's tensor is 3 times that of the tensor without the factor.
+  const auto gradient = [&](double factor) {
+    Graph g;
+    const Tensor q = g.input("q", {1, 1, 3, 2}, f64), m = g.input("m", {3}, f64);
+    const AttentionResult y =
+        flash_attn(q, q, q, {.score = [&](X x) { return x.score + factor * x.at(m, {x.t}); }});
+    const Tensor z_m = gradients(sum(y.o * y.o), {m})[0];
+    return eval(z_m, {{q, Array::of({1, 1, 3, 2}, Vector{1, 2, 0, 1, 3, 1})},
+                      {m, Array::of({3}, Vector{0, 0, 0})}})
+        .values<double>();
+  };
+  const Vector one = gradient(1), three = gradient(3);
+  for (std::size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(three[i], 3 * one[i], 1e-13);
+  EXPECT_GT(std::abs(one[0]), 1e-3);
+}
+
 TEST(AttentionExpression, HasTheSameBitsForAnyNumberOfThreads) {
   const Size z{2, 4, 2, 130, 450, 8, 8};
   for (const Mod& mod : mods(z)) {
@@ -545,7 +585,7 @@ TEST(AttentionExpression, IndicesOutOfRangeFailTheRun) {
     for (const bool fused : {true, false}) {
       EXPECT_EQ(message(fused, backward, at([](X x) { return minimum(x.i - x.t, 2); }), q, g), "");
       AttentionOptions masked = at([](X x) { return x.i - x.t; });
-      masked.mask = [](X x) { return less(x.i - x.t, 3); };
+      masked.mask = [](X x) { return logical_or(less(x.i - x.t, 3), less(x.t, 0)); };  // not an option
       EXPECT_EQ(message(fused, backward, masked, q, g), "");
     }
   }
