@@ -591,6 +591,21 @@ TEST(AttentionExpression, IndicesOutOfRangeFailTheRun) {
   }
 }
 
+// The score of each pair is 18. With the first element of the table, A is 0, which is a valid index.
+TEST(AttentionExpression, AScoreOutOfRangeFailsTheRun) {
+  Graph g;
+  const Tensor q = g.input("q", {1, 1, 20, 4}, f32), table = g.input("table", {3}, f32);
+  const AttentionResult y =
+      flash_attn(q, q, q, {.score = [&](X x) { return x.score + x.at(table, {x.score}); }});
+  testing::expect_error<Error>(
+      [&] {
+        eval(y.o, {{q, Array::of({1, 1, 20, 4}, Vector(80, 3)).to(f32)},
+                   {table, Array::of({3}, Vector{-18, 0, 0}).to(f32)}});
+      },
+      {"index 18 of captured tensor 0, axis 0, is out of range at b = 0, h = 0, i = 0, t = 0: expected 0 to "
+       "2"});
+}
+
 TEST(AttentionExpression, AttributesPrintTheCode) {
   Graph g;
   const Tensor q = g.input("q", {1, 2, 3, 4}), m = g.input("m", {2});

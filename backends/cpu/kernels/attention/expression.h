@@ -135,20 +135,17 @@ class ExpressionRun {
   // a: scores, which become A. slope, if not null: gets ∂A/∂score, times its present contents if
   // `multiplies`.
   void apply(C* a, C* slope, bool multiplies) {
+    const bool in_place = writes_in_place(slope);
     for (i64 row = 0; row < keys_; row += rows_) {
       const i64 rows = at_most(rows_, keys_ - row), at = row * width_;
       set_keys(row, rows);
       if (!is_regular_) run(Plan::key, Plan::difference, a + at, rows * width_);
       for (int k = 0; k < p_.spreads; ++k) spread(p_.spread[k], row, rows);
-      const int last = p_.first[Plan::pair + 1] - 1;
-      // The last step may write A in place of the score, because no step reads the score after it.
-      in_place_ = last >= p_.first[Plan::pair] && p_.step[last].run && p_.step[last].slot == p_.result &&
-                  p_.mask < 0 && !slope && !tile_.sums;
-      run(Plan::pair, Plan::pair, a + at, rows * width_, in_place_ ? a + at : nullptr);
+      run(Plan::pair, Plan::pair, a + at, rows * width_, in_place ? a + at : nullptr);
       for (int c = 0; c < static_cast<int>(x_.expression->captures.size()); ++c)
         if (outside_[c]) report(c, a + at, row, rows);
       if (tile_.sums) keep_pairs(a + at, row, rows);
-      if (!in_place_) finish(a + at, slope ? slope + at : nullptr, multiplies, row, rows);
+      if (!in_place) finish(a + at, slope ? slope + at : nullptr, multiplies, row, rows);
     }
   }
 
@@ -165,6 +162,17 @@ class ExpressionRun {
         rows_(at_most(keys, Plan::block / width)),
         is_partial_(is_partial) {}
 
+  // Whether the last step may write A over the score. Nothing reads the score after it, unless the score
+  // itself is an index, which report() reads.
+  bool writes_in_place(const C* slope) const {
+    const int last = p_.first[Plan::pair + 1] - 1;
+    for (int c = 0; c < static_cast<int>(x_.expression->captures.size()); ++c)
+      for (int a = 0; a < p_.capture[c].rank; ++a)
+        if (p_.capture[c].index[a] == Plan::score) return false;
+    return last >= p_.first[Plan::pair] && p_.step[last].run && p_.step[last].slot == p_.result &&
+           p_.mask < 0 && !slope && !tile_.sums;
+  }
+
   const C* source(int slot, const C* score) const {
     return slot == ExpressionPlan::score ? score : tile_.slot(slot);
   }
@@ -180,15 +188,16 @@ class ExpressionRun {
 
   // Fills the blocks of constants, and computes the values of all classes except `pair`.
   void run_classes() {
-    const i64 n = rows_ * width_, differences = width_ + keys_ - 1;
+    const i64 n = rows_ * width_, differences = width_ + keys_ - 1,
+              most = is_regular_ ? at_least(n, differences) : n;
     C *const i = tile_.slot(Plan::i), *const t = tile_.slot(Plan::t);
     for (int c = 0; c < p_.constants; ++c) {
       C* to = tile_.slot(Plan::arguments + c);
-      for (i64 e = 0; e < Plan::block; e += W) store(to + e, splat<V>(static_cast<C>(p_.constant[c])));
+      for (i64 e = 0; e < most; e += W) store(to + e, splat<V>(static_cast<C>(p_.constant[c])));
     }
-    repeat_columns(tile_.slot(Plan::b), at_least(n, is_regular_ ? differences : 0));
-    repeat_columns(tile_.slot(Plan::h), at_least(n, is_regular_ ? differences : 0));
-    run(Plan::head, Plan::head, nullptr, is_regular_ ? at_least(n, differences) : n);
+    repeat_columns(tile_.slot(Plan::b), most);
+    repeat_columns(tile_.slot(Plan::h), most);
+    run(Plan::head, Plan::head, nullptr, most);
     if (is_regular_) {
       const C i0 = i[0];
       for (i64 j = 0; j < keys_; ++j) t[j] = static_cast<C>(key0_ + j) - first_key_[0];
@@ -225,10 +234,9 @@ class ExpressionRun {
     for (i64 r = 0; r < rows; ++r)
       for (i64 c = 0; c < width_; c += W) {
         const i64 e = r * width_ + c;
-        V value = load(from + e);
-        if (is_regular_)
-          value = s.of == Plan::key ? splat<V>(from[row + r]) : load(from + c + keys_ - 1 - row - r);
-        store(to + e, value);
+        store(to + e, !is_regular_        ? load(from + e)
+                      : s.of == Plan::key ? splat<V>(from[row + r])
+                                          : load(from + c + keys_ - 1 - row - r));
       }
   }
 
@@ -432,7 +440,7 @@ class ExpressionRun {
   const i64 width_, count_, key0_, keys_;
   const i64 rows_;         // of a stretch
   const bool is_partial_;  // whether some pairs of the tile are invisible
-  bool is_regular_ = false, in_place_ = false;
+  bool is_regular_ = false;
   bool outside_[AttentionExpression::max_captures] = {};  // captures with indices that may be out of range
   // For each column: the first key of its sequence, and the visible rows of the tile, low … high − 1.
   C first_key_[ExpressionPlan::block], low_[ExpressionPlan::block], high_[ExpressionPlan::block];
